@@ -67,6 +67,10 @@ struct TransformerConfig {
 
   bool qkv_bias = false, out_bias = false, head_bias = false;
   bool share_qk = false;
+  /// Attention probabilities: 1 softmax, up to 2 alpha-entmax, which makes most of them 0
+  /// \cite correia2019 .
+  double alpha = 1;
+  bool learn_alpha = false;  ///< each head learns its own alpha between 1.01 and 2
   bool tie_embedding = false;
   /// Decoders: adaptive embedding and softmax in clusters of ids that begin at 0 and at each cutoff
   /// (nn/adaptive.h). Cluster c is d_embed / div_value^c wide; d_embed has no other meaning then.
@@ -108,6 +112,8 @@ struct TransformerConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
+  /// Whether attention is entmax in place of softmax.
+  bool sparse_probabilities() const { return alpha != 1 || learn_alpha; }
   /// Whether projections lead from token tables of width d_embed to d_model and back.
   bool projects() const { return d_embed > 0 && cutoffs.empty(); }
   /// See ModelSpec.
@@ -120,11 +126,12 @@ struct TransformerConfig {
     v("shaw_clip", shaw_clip)("shaw_values", shaw_values)("shaw_share_layers", shaw_share_layers)(
         "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
         "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
-        "share_qk", share_qk)("tie_embedding", tie_embedding)("cutoffs", cutoffs)(
-        "div_value", div_value)("tie_projections", tie_projections)("emb_scale", emb_scale)(
-        "emb_norm", emb_norm)("position_offset", position_offset)("source_tables", source_tables)(
-        "couple", couple)("source_vocab", source_vocab)("token_types", token_types)(
-        "mlm_head", mlm_head)("classes", classes);
+        "share_qk", share_qk)("alpha", alpha)("learn_alpha", learn_alpha)(
+        "tie_embedding", tie_embedding)("cutoffs", cutoffs)("div_value", div_value)(
+        "tie_projections", tie_projections)("emb_scale", emb_scale)("emb_norm", emb_norm)(
+        "position_offset", position_offset)("source_tables", source_tables)("couple", couple)(
+        "source_vocab", source_vocab)("token_types", token_types)("mlm_head", mlm_head)("classes",
+                                                                                        classes);
     v("dropout", dropout)("dropout_emb", dropout_emb)("dropout_attn", dropout_attn)(
         "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
         "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(

@@ -64,6 +64,13 @@ void check(const TransformerConfig& c) {
           "couple needs wiring = encoder_decoder");
   require(!c.couple || c.positions != Positions::shaw, kName,
           "couple is not for positions = shaw: what comes later has no rows in a decoder");
+  require(c.alpha >= 1 && c.alpha <= 2, kName, "alpha is {}; expected 1 to 2", c.alpha);
+  require(!c.sparse_probabilities() || c.positions != Positions::shaw, kName,
+          "alpha > 1 and learn_alpha have no relative terms; set positions to sinusoid or learned");
+  require(!c.sparse_probabilities() || or_default(c.dropout_attn, c.dropout) == 0, kName,
+          "alpha > 1 and learn_alpha have no dropout of probabilities; set dropout_attn to 0");
+  require(!c.sparse_probabilities() || (c.local != Locality::block && !c.couple), kName,
+          "alpha > 1 and learn_alpha are not for local = block and couple");
   require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_not_negative(kName, "init_std", c.init_std);
@@ -110,6 +117,14 @@ DecoderOptions decoder_of(const TransformerConfig& c) {
   o.tie_projections = c.tie_projections;
   o.projections = scheme_of(c);
   return o;
+}
+
+/// Attention with softmax, or with entmax where the configuration wants it.
+std::unique_ptr<Layer> attention_of(const TransformerConfig& c, const AttentionOptions& options,
+                                    const ShawTables& tables, const Init& init) {
+  if (!c.sparse_probabilities()) return std::make_unique<MultiHead>(options, tables, init);
+  const EntmaxOptions entmax{.alpha = c.alpha, .learned = c.learn_alpha};
+  return std::make_unique<EntmaxAttention>(options, entmax, init);
 }
 
 /// A branch that shares the parameters of another block's branch.
@@ -173,14 +188,14 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
     if (other != nullptr) {
       list.push_back(shared_branch<MultiHead>(*other, "attention"));
     } else if (attention_layers.empty()) {
-      own_attention = std::make_unique<MultiHead>(attention, own, at.at("attention"));
+      own_attention = attention_of(c, attention, own, at.at("attention"));
     } else {
       own_attention = std::move(attention_layers[static_cast<size_t>(i)]);
     }
     if (other == nullptr) list.push_back({"attention", norm("norm1"), std::move(own_attention)});
     if (cross) {
-      list.push_back({"cross", norm("norm2"),
-                      std::make_unique<MultiHead>(across, ShawTables{}, at.at("cross"))});
+      list.push_back(
+          {"cross", norm("norm2"), attention_of(c, across, ShawTables{}, at.at("cross"))});
     }
     if (other != nullptr) {
       list.push_back(shared_branch<FeedForward>(*other, "ff"));

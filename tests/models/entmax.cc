@@ -1,12 +1,38 @@
+// Entmax: the op against the package, and Transformers whose attention it is.
+
 #include "ops/entmax.h"
 
 #include <gtest/gtest.h>
 
 #include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "models/transformer/transformer.h"
+#include "nn/attention.h"
+#include "ops/index.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "tests/harness/messages.h"
 #include "tests/models/golden_file.h"
 
 namespace longspan::test {
 namespace {
+
+const Init f64{.gen = Generator{7}, .dtype = DType::f64};
+
+TransformerConfig tiny(Wiring wiring = Wiring::decoder) {
+  TransformerConfig c = transformer_preset("tiny");
+  c.wiring = wiring;
+  c.n_max = 32;
+  c.positions = Positions::sinusoid;
+  c.alpha = 1.5;
+  return c;
+}
+
+Transformer made(const TransformerConfig& c, const Init& init = f64) {
+  Transformer model(c, init);
+  randomise(model, 0.3, 21);
+  return model;
+}
 
 // tests/oracles/entmax.py: rows of five alphas and three widths of scores.
 TEST(Entmax, AgreesWithThePackage) {
@@ -19,6 +45,90 @@ TEST(Entmax, AgreesWithThePackage) {
   EXPECT_LT(distance(y.detach(), golden["y"]), 1e-11);
   EXPECT_LT(distance(grad(x), golden["dx"]), 1e-10);
   EXPECT_LT(distance(grad(alpha), golden["dalpha"]), 1e-10);
+}
+
+TEST(EntmaxTransformer, LearnsItsAlphasInEveryKindOfAttention) {
+  for (const Wiring wiring : {Wiring::decoder, Wiring::encoder, Wiring::encoder_decoder}) {
+    TransformerConfig c = tiny(wiring);
+    c.learn_alpha = true;
+    Transformer model = made(c);
+    const Tensor tokens = some_tokens(2, 7, c.vocab);
+    TransformerInputs in{.tokens = tokens};
+    if (wiring == Wiring::encoder_decoder) in.source = some_tokens(2, 5, c.vocab, 3);
+    if (wiring != Wiring::decoder) in.lengths = Tensor::from(std::vector<int64_t>{5, 3}, {2});
+    const Tensor weights = normal({2, 7, c.d_model}, Generator{5}, 0, 1, DType::f64);
+    EXPECT_EQ(check_parameter_gradients(
+                  model, [&] { return sum(mul(model.forward(in, Pass{}), weights)); }),
+              "");
+    int alphas = 0;
+    for (const NamedTensor& p : named_parameters(model)) alphas += p.name.ends_with(".alpha");
+    EXPECT_EQ(alphas, c.n_layer * (wiring == Wiring::encoder_decoder ? 3 : 1));
+  }
+}
+
+TEST(EntmaxTransformer, DecodesWhatOnePassGives) {
+  for (const double alpha : {1.2, 1.5, 2.0}) {
+    TransformerConfig c = tiny(Wiring::encoder_decoder);
+    c.alpha = alpha;
+    const Transformer model = made(c);
+    const NoGrad off;
+    const Tensor source = some_tokens(2, 7, c.vocab, 3), tokens = some_tokens(2, 6, c.vocab);
+    const Tensor lengths = Tensor::from(std::vector<int64_t>{7, 4}, {2});
+    const Tensor whole =
+        model.head(model.forward({.tokens = tokens, .lengths = lengths, .source = source}, Pass{}));
+    const auto state = model.start_decoding(source, lengths);
+    for (int64_t t = 0; t < 6; ++t) {
+      const Tensor y = model.decode(contiguous(narrow(tokens, 1, t, 1)), *state);
+      EXPECT_LT(distance(y, contiguous(select(whole, 1, t))), 1e-12) << alpha;
+    }
+  }
+}
+
+TEST(EntmaxTransformer, OfWindowsIsThatOfWideOnes) {
+  const NoGrad off;
+  TransformerConfig c = tiny();
+  const Tensor tokens = some_tokens(2, 12, c.vocab);
+  const Tensor full = made(c).logits(tokens, Pass{});
+  c.local = Locality::exact;
+  c.window = 12;
+  EXPECT_LT(distance(made(c).logits(tokens, Pass{}), full), 1e-13);
+  c.window = 3;
+  EXPECT_GT(distance(made(c).logits(tokens, Pass{}), full), 1e-6);
+}
+
+TEST(EntmaxTransformer, DrawsOnlyPairsThatCount) {
+  TransformerConfig c = tiny();
+  c.alpha = 2;
+  Transformer model(c, f64);
+  randomise(model, 1, 21);
+  const auto p = model.attention_map(some_tokens(1, 11, c.vocab), 0).to_vector<float>();
+  int zeros = 0;
+  for (size_t row = 0; row < p.size() / 11; ++row) {
+    double sum = 0;
+    for (size_t j = 0; j <= row % 11; ++j) {
+      sum += p[row * 11 + j];
+      zeros += p[row * 11 + j] == 0;
+    }
+    EXPECT_NEAR(sum, 1, 1e-6);
+  }
+  EXPECT_GT(zeros, 20);  // of 132 pairs
+}
+
+TEST(EntmaxTransformer, SaysWhatDoesNotGoTogether) {
+  const auto message = [](const std::function<void(TransformerConfig&)>& change) {
+    TransformerConfig c = tiny();
+    change(c);
+    return message_of<ValueError>([&] { Transformer(c, f64); });
+  };
+  EXPECT_TRUE(contains(message([](auto& c) { c.alpha = 2.5; }), "alpha is 2.5; expected 1 to 2"));
+  EXPECT_TRUE(contains(message([](auto& c) { c.positions = Positions::shaw; }),
+                       "set positions to sinusoid or learned"));
+  EXPECT_TRUE(contains(message([](auto& c) { c.dropout = 0.1f; }), "set dropout_attn to 0"));
+  EXPECT_TRUE(contains(message([](auto& c) {
+                         c.local = Locality::block;
+                         c.window = 4;
+                       }),
+                       "not for local = block"));
 }
 
 }  // namespace

@@ -80,6 +80,12 @@ const RegisteredModel sinusoid = [] {
   m.reach = 1.3;
   return m;
 }();
+// So mild that all keys count, as the laws of pairs want it.
+const RegisteredModel entmax = decoder("decoder_entmax", [](TransformerConfig& c) {
+  c.positions = Positions::sinusoid;
+  c.alpha = 1.05;
+  c.dropout_attn = 0;
+});
 const RegisteredModel learned = decoder("decoder_learned_biases_wide", [](TransformerConfig& c) {
   c.positions = Positions::learned;
   c.qkv_bias = c.out_bias = c.head_bias = true;

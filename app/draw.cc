@@ -86,6 +86,7 @@ void draw_checkpoint(const TrainingRun& run) {
     std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
                  run.out.c_str());
   }
+  for (const std::string& line : used_keys(run, *data)) std::fprintf(stderr, "%s\n", line.c_str());
   if (draw_spans(run, *data)) {
     std::fprintf(stderr, "spans: %s/pictures/spans.png\n", run.out.c_str());
   }

@@ -121,6 +121,37 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   return false;
 }
 
+std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_data) try {
+  const std::vector<int32_t> ids =
+      task_data.first_tokens(std::min(run.config.length, drawn_tokens));
+  const auto n = static_cast<int64_t>(ids.size());
+  if (n < 1) return {};
+  const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
+  std::vector<std::string> lines;
+  bool sparse = false;
+  for (int64_t layer = 0; layer < run.model->layers(); ++layer) {
+    const Tensor map = run.model->attention_map(tokens, layer);  // [H, L, L]
+    const AttentionOutline outline = run.model->attention_outline(layer, n);
+    const std::vector<float> p = map.to_vector<float>();
+    std::string line = fmt::format("keys that layer {} uses, of those that each head sees:", layer);
+    for (int64_t head = 0; head < map.dim(0); ++head) {
+      int64_t used = 0, seen = 0;
+      count_pairs(outline, head, [&](int64_t row, int64_t column) {
+        ++seen;
+        used += p[static_cast<size_t>((head * n + row) * n + column)] > 0;
+      });
+      sparse = sparse || used < seen;
+      line += fmt::format(" {:.1f} %", 100 * static_cast<double>(used) /
+                                           static_cast<double>(std::max<int64_t>(seen, 1)));
+    }
+    lines.push_back(line);
+  }
+  if (!sparse) lines.clear();
+  return lines;
+} catch (const NotImplemented&) {  // pairs depend on the tokens, or there is no map
+  return {};
+}
+
 bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
   const std::vector<int32_t> ids =
       task_data.first_tokens(std::min(run.config.length, drawn_tokens));

@@ -117,6 +117,23 @@ TEST(Draw, ShowsThePairsThatTrainingLeft) {
   EXPECT_LT(pairs(after), pairs(before));
 }
 
+TEST(Draw, SaysWhichKeysCount) {
+  const Folder folder;
+  write(folder / "text", some_text(4000));
+  for (const std::string alpha : {"1", "2"}) {
+    const std::string out = folder / alpha;
+    const Outcome trained = run({"train", "--model", "transformer:tiny", "--set", "model.vocab=256",
+                                 "--set", "model.positions=sinusoid", "--set", "model.init_std=0.3",
+                                 "--set", "model.alpha=" + alpha, "--length", "32", "--steps", "1",
+                                 "--data", "bytes=" + (folder / "text"), "--out", out});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const Outcome o = run({"draw", "--out", out});
+    ASSERT_EQ(o.code, 0) << o.err;
+    const std::string line = "keys that layer 1 uses, of those that each head sees: ";
+    EXPECT_EQ(o.err.find(line) != std::string::npos, alpha == "2") << o.err;
+  }
+}
+
 TEST(Draw, SaysWhatIsWrong) {
   const Folder folder;
   const std::string out = folder / "drawn";

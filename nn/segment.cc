@@ -99,10 +99,12 @@ SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset) {
   const NoGrad off;
   require<NotImplemented>(!memory.projected, "forget",
                           "the streams of a memory of evaluation cannot begin anew");
-  if (memory.layers.empty()) return memory;
-  const LayerMemory& first = memory.layers.front();
-  if (!first.states && !first.births) return memory;
-  const int64_t capacity = (first.states ? first.states : first.births).dim(1);
+  int64_t capacity = -1;
+  for (const LayerMemory& m : memory.layers) {  // some may have no memory, the others have as many
+    if (m.keys) capacity = m.keys.dim(2);
+    if (!m.keys && m.states) capacity = m.states.dim(1);
+  }
+  if (capacity < 0) return memory;
   const auto blank_of = [&](const std::string& name) {
     if (name.ends_with("fine_begin")) return capacity - memory.phantom_fine;
     return name.ends_with("begin") ? capacity - memory.phantom : 0;
@@ -111,10 +113,9 @@ SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset) {
     require_shape("forget", reset, {x.dim(0)}, "reset");
     Shape one = Shape::filled(x.rank(), 1), rows = one;
     rows[0] = x.dim(0);
-    const Tensor blank =
-        name.ends_with("births")
-            ? first_births(capacity, x.device())
-            : full(one, static_cast<double>(blank_of(name)), x.dtype(), x.device());
+    const Tensor blank = name.ends_with("births") ? first_births(capacity, x.device())
+                                                  : full(one, static_cast<double>(blank_of(name)),
+                                                         x.dtype(), x.device());
     return in_memory(where(reshape(reset, rows), blank, x));
   });
 }

@@ -4,8 +4,9 @@
 //   pairs of a head    sum_i (C + M + 1 + i)
 //
 // The last token of a segment depends on exactly N (n_m + c n_cm) + n_s - 1 tokens before it (c a
-// divisor of n_s; with eviction = floor, n_s / floor(n_s / c) in place of c). The paper says
-// "relative embeddings as in Transformer-XL" and no more; here a compressed row is one step.
+// divisor of n_s; with eviction = floor, n_s / floor(n_s / c) in place of c), where N counts layers
+// with memories. The paper says "relative embeddings as in Transformer-XL" and no more; here a
+// compressed row is one step.
 
 #include "models/compressive/compressive.h"
 
@@ -91,6 +92,12 @@ void check(const CompressiveConfig& c) {
        {std::pair{"d_head", c.d_head}, {"compressed_len", c.compressed_len}, {"clamp", c.clamp}}) {
     require_not_negative(kName, name, value);
   }
+  for (size_t i = 0; i < c.memory_layers.size(); ++i) {
+    const int64_t layer = c.memory_layers[i], least = i == 0 ? 0 : c.memory_layers[i - 1] + 1;
+    require(layer >= least && layer < c.n_layer, kName,
+            "memory_layers[{}] is {}; expected layers from 0 to {}, ascending", i, layer,
+            c.n_layer - 1);
+  }
   require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
           c.d_model);
   require_not_negative(kName, "init_std", c.init_std);
@@ -121,8 +128,8 @@ DecoderOptions decoder_of(const CompressiveConfig& c) {
   return o;
 }
 
-CompressiveOptions compressive_of(const CompressiveConfig& c) {
-  return {.queue = c.queue(),
+CompressiveOptions compressive_of(const CompressiveConfig& c, int64_t layer) {
+  return {.queue = c.remembers(layer) ? c.queue() : CompressedQueue{},
           .segment = c.segment,
           .compression = {.function = c.compression,
                           .d_model = c.d_model,
@@ -160,7 +167,7 @@ Compressive::Compressive(const CompressiveConfig& config, const Init& init)
   for (int64_t i = 0; i < c.n_layer; ++i) {
     const Init at = attention_init(init, i);
     auto layer = std::make_unique<CompressiveAttention>(
-        options, compressive_of(c), reach(c), c.untie_biases ? bias(at.at("u")) : u_,
+        options, compressive_of(c, i), reach(c), c.untie_biases ? bias(at.at("u")) : u_,
         c.untie_biases ? bias(at.at("v")) : v_, at, c.untie_biases);
     attention_.push_back(layer.get());
     attention.push_back(std::move(layer));
@@ -187,26 +194,45 @@ int64_t Compressive::memory_tokens() const {
   return c.mem_len + of_a_row * c.compressed_len;
 }
 
+void Compressive::add_queue(LayerMemory& m, int64_t batch, int64_t phantom,
+                            int64_t phantom_fine) const {
+  const auto begin_at = [&](int64_t row) {
+    return in_memory(full({batch}, static_cast<double>(row), DType::i64, device()));
+  };
+  m.begin = begin_at(rows_ - phantom);
+  if (config_.compressed_len == 0) return;
+  m.fine_begin = begin_at(rows_ - phantom_fine);
+  if (config_.compression == Compression::most_used) {
+    const DType dtype = accumulator_of(compute());
+    m.usage = Tensor::zeros({batch, rows_, 2}, dtype, device(), Category::memory);
+  }
+}
+
 SegmentMemory Compressive::empty_memory(int64_t batch) const {
   const CompressiveConfig& c = config_;
   SegmentMemory memory = CausalDecoder::empty_memory(batch);
-  if (c.compressed_len == 0) return memory;
-  const auto begin_at = [&](int64_t row) {
-    Tensor x = full({batch}, static_cast<double>(row), DType::i64, device());
-    x.set_category(Category::memory);
-    return x;
-  };
-  if (c.start == MemoryStart::zeros) {
+  if (c.start == MemoryStart::zeros && c.compressed_len > 0) {
     memory.phantom = c.mem_len + c.compressed_len;
     memory.phantom_fine = c.mem_len;
   }
-  for (LayerMemory& m : memory.layers) {
-    m.begin = begin_at(rows_ - memory.phantom);
-    m.fine_begin = begin_at(rows_ - memory.phantom_fine);
-    if (c.compression == Compression::most_used) {
-      m.usage =
-          Tensor::zeros({batch, rows_, 2}, accumulator_of(compute()), device(), Category::memory);
+  for (int64_t i = 0; i < layers(); ++i) {
+    LayerMemory& m = memory.layers[static_cast<size_t>(i)];
+    if (!c.remembers(i)) {
+      m = {};
+    } else if (c.compressed_len > 0) {
+      add_queue(m, batch, memory.phantom, memory.phantom_fine);
     }
+  }
+  return memory;
+}
+
+SegmentMemory Compressive::evaluation_memory(int64_t batch) const {
+  if (config_.start == MemoryStart::zeros) return empty_memory(batch);
+  SegmentMemory memory;
+  for (int64_t i = 0; i < layers(); ++i) {
+    const CompressiveAttention& attention = *attention_[static_cast<size_t>(i)];
+    memory.layers.push_back(attention.evaluation(batch, compute(), device()));
+    if (config_.remembers(i)) add_queue(memory.layers.back(), batch, 0, 0);
   }
   return memory;
 }
@@ -237,7 +263,7 @@ Stack::Result Compressive::run(const Tensor& x, const LayerContext& ctx, StreamS
 
 std::unique_ptr<DecodeState> Compressive::start_decoding(int64_t batch) const {
   auto state = std::make_unique<StreamState>(batch);
-  state->memory = empty_memory(batch);
+  state->memory = evaluation_memory(batch);
   return state;
 }
 
@@ -251,7 +277,7 @@ Tensor Compressive::decode(const Tensor& tokens, DecodeState& opaque) const {
     const int64_t n = std::min(tokens.dim(1) - at, config_.segment - open);
     LayerContext ctx = layer_context(n, rows_ + open + n, 0);
     ctx.decoding = true;
-    ctx.position = rows_ + open;
+    ctx.position = open;
     const Tensor part = contiguous(narrow(tokens, 1, at, n));
     y = run(embedded(part, state.position, Pass{}), ctx, &state, Pass{}).y;
     state.position += n;
@@ -272,20 +298,22 @@ Tensor Compressive::attention_shares(const Tensor& tokens, const SegmentMemory& 
   const NoGrad off;
   const SegmentMemory before = memory.layers.empty() ? empty_memory(tokens.dim(0)) : memory;
   Tensor x = embedded(tokens, 0, Pass{});
-  const LayerContext ctx = layer_context(x.dim(1), x.dim(1) + rows_, 0);
+  const int64_t keys = rows_ + x.dim(1);
+  const LayerContext ctx = layer_context(x.dim(1), keys, 0);
   std::vector<Tensor> all;
   for (int64_t i = 0; i < layers(); ++i) {
     LayerContext local = ctx;
     local.memory = before.layers.at(static_cast<size_t>(i));
     const Branch& branch = stack_.block(i).branch("attention");
     LayerContext inside = local;
-    if (config_.norm == NormPlace::pre) {
+    if (config_.norm == NormPlace::pre && local.memory.states) {
       inside.memory.states = branch.norm.forward(local.memory.states);
     }
     const Tensor in = stack_.block(i).branch_input("attention", x, local);
     const Tensor mass = attention_[static_cast<size_t>(i)]->mass(in, inside);
     const auto rows = static_cast<double>(x.dim(0) * x.dim(1) * options().n_head);
-    all.push_back(div(sum(cast(mass, DType::f64), {0}), rows));
+    const Tensor share = div(sum(cast(mass, DType::f64), {0}), rows);
+    all.push_back(pad(share, 0, keys - share.dim(0), 0));
     x = stack_.block(i).forward(x, local, Pass{}).y;
   }
   return stack(all, 0);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -25,6 +26,8 @@ struct CompressiveConfig {
   int64_t mem_len = 128;        ///< n_m, the newest inputs that each layer keeps
   int64_t compressed_len = 64;  ///< n_cm, compressed rows that come before them; 0: none
   int64_t rate = 4;             ///< c, rows that become one
+  /// Layers that have memories, ascending from 0; empty: all. The others see the segment alone.
+  std::vector<int64_t> memory_layers = {};
   /// n_s, tokens after which decoding moves the memory on: the length of segments in training.
   int64_t segment = 128;
   Eviction eviction = Eviction::carry;
@@ -56,18 +59,22 @@ struct CompressiveConfig {
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
         "d_head", d_head)("mem_len", mem_len)("compressed_len", compressed_len)("rate", rate)(
-        "segment", segment)("eviction", eviction)("start", start)("compression", compression)(
-        "dilation", dilation)("conv_init", conv_init)("loss", loss)("loss_norm", loss_norm)(
-        "clamp", clamp)("untie_biases", untie_biases)("norm", norm)("norm_eps", norm_eps)(
-        "final_norm", final_norm)("tie_embedding", tie_embedding)("head_bias", head_bias)(
-        "emb_scale", emb_scale)("cutoffs", cutoffs)("tie_projections", tie_projections)("div_value",
-                                                                                        div_value);
+        "memory_layers", memory_layers)("segment", segment)("eviction", eviction)("start", start)(
+        "compression", compression)("dilation", dilation)("conv_init", conv_init)("loss", loss)(
+        "loss_norm", loss_norm)("clamp", clamp)("untie_biases", untie_biases)("norm", norm)(
+        "norm_eps", norm_eps)("final_norm", final_norm)("tie_embedding", tie_embedding)(
+        "head_bias", head_bias)("emb_scale", emb_scale)("cutoffs", cutoffs)(
+        "tie_projections", tie_projections)("div_value", div_value);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
         "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
     token_head.visit(v);
   }
 
   CompressedQueue queue() const { return {compressed_len, mem_len, rate, eviction}; }
+  /// Whether layer i has memories.
+  bool remembers(int64_t i) const {
+    return memory_layers.empty() || std::ranges::find(memory_layers, i) != memory_layers.end();
+  }
 };
 
 /// Transformer-XL whose layers do not throw their oldest states away but compress them, c rows into
@@ -88,14 +95,17 @@ class Compressive final : public CausalDecoder {
   int64_t memory_length() const override { return rows_; }
   int64_t memory_tokens() const override;
   SegmentMemory empty_memory(int64_t batch) const override;
-  SegmentMemory evaluation_memory(int64_t batch) const override { return empty_memory(batch); }
+  /// Keeps projected keys and values, and W_R R (CompressiveAttention::evaluation); with
+  /// start = zeros it is empty_memory().
+  SegmentMemory evaluation_memory(int64_t batch) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   /// New tokens append to the open segment; when it has `segment` of them, the memory moves on.
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   std::string remark(int64_t length) const override;
 
   /// Returns [N, T] f64: the share of its attention that each layer gives to each of the T keys
-  /// [cm; m; h] of the segment after `memory`, a mean over samples, heads and rows. Rows sum to 1.
+  /// [cm; m; h] of the segment after `memory`, a mean over samples, heads and rows. Rows sum to 1;
+  /// layers without memories give nothing to cm and m.
   Tensor attention_shares(const Tensor& tokens, const SegmentMemory& memory) const;
 
  private:
@@ -103,6 +113,8 @@ class Compressive final : public CausalDecoder {
   Stack::Result states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const override;
   Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                     Pass pass) const override;
+  /// Adds the first rows of the queue, and usage, to the empty memory of a layer.
+  void add_queue(LayerMemory& m, int64_t batch, int64_t phantom, int64_t phantom_fine) const;
   void visit_more(Visitor& v) override { v("u", u_)("v", v_); }
 
   CompressiveConfig config_;

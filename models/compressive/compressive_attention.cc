@@ -23,6 +23,38 @@ Tensor attend_from(const Tensor& begin, const Tensor& q, const Tensor& k, const 
   return block_attention(q, k, v, pattern).out;
 }
 
+/// Returns the context with the rows of the memory that exist in its pattern. Where keys are kept,
+/// W_R R is too.
+LayerContext seen_from(const LayerContext& ctx) {
+  LayerContext local = ctx;
+  local.pattern.mask.k_begin = ctx.memory.begin;
+  local.decoding = ctx.decoding || ctx.memory.keys;
+  return local;
+}
+
+/// Returns the rows of [queue; segment] that are compressed, of which the first `gone` are not in
+/// `rows`.
+OldRows old_rows(const Tensor& rows, const Tensor& usage, const CompressedQueue::Update& update,
+                 int64_t gone) {
+  Tensor order = update.old;
+  if (gone > 0) {
+    const Tensor moved = sub(cast(order, DType::f64), static_cast<double>(gone));
+    order = cast(clamp(moved, -1, static_cast<double>(rows.dim(1))), DType::i64);
+  }
+  OldRows old{permute_rows(rows, order), update.old_begin, update.new_begin, {}};
+  if (usage) {
+    const Tensor u = permute_rows(usage, update.old);  // [B, E c, 2]
+    const Tensor asked = select(u, 2, 1), least = full({}, 1, u.dtype(), u.device());
+    old.usage = div(select(u, 2, 0), maximum(asked, least));
+  }
+  return old;
+}
+
+/// Returns usage [B, rows, 2] with `n` rows more, which nothing has used.
+Tensor with_unused(const Tensor& usage, int64_t n) {
+  return concat({usage, zeros({usage.dim(0), n, 2}, usage.dtype(), usage.device())}, 1);
+}
+
 }  // namespace
 
 CompressiveAttention::CompressiveAttention(const AttentionOptions& options,
@@ -30,7 +62,7 @@ CompressiveAttention::CompressiveAttention(const AttentionOptions& options,
                                            const Tensor& u, const Tensor& v, const Init& init,
                                            bool own_biases)
     : RelativeMultiHead(options, reach, u, v, init, own_biases), compressive_(compressive) {
-  if (compressive_.queue.compressed == 0) return;
+  if (rows() == 0 || compressive_.queue.compressed == 0) return;
   compressor_ = Compressor(compressive_.compression, init.at("compressor"));
   if (compressive_.loss == CompressionLoss::autoencode) {
     restorer_.emplace(compressive_.compression, init.at("restorer"));
@@ -43,59 +75,96 @@ void CompressiveAttention::visit(Visitor& v) {
   v.clipped_apart("compression", "restorer", restorer_);
 }
 
+int64_t CompressiveAttention::rows() const {
+  const CompressedQueue& queue = compressive_.queue;
+  return queue.fine > 0 && queue.compressed > 0 ? queue.capacity() : queue.fine;
+}
+
+LayerMemory CompressiveAttention::evaluation(int64_t batch, DType dtype, Device device) const {
+  const AttentionOptions& o = options();
+  const int64_t n = rows(), compressed = compressive_.queue.compressed;
+  LayerMemory m;
+  if (n == 0) return m;
+  const Shape shape{batch, o.n_head, n, o.d_head};
+  m.keys = Tensor::zeros(shape, dtype, device, Category::memory);
+  m.values = Tensor::zeros(shape, dtype, device, Category::memory);
+  m.count = n;
+  if (compressed > 0) {
+    const Shape fine{batch, n - compressed, o.d_model};
+    m.states = Tensor::zeros(fine, dtype, device, Category::memory);
+  }
+  return m;
+}
+
+Projected CompressiveAttention::content(const Tensor& x, const LayerContext& ctx) const {
+  LayerMemory memory = ctx.memory;
+  if (!memory.keys) return gather(x, ctx, memory);
+  Projected p = project(x);
+  p.k = concat({memory.keys, p.k}, 2);
+  p.v = concat({memory.values, p.v}, 2);
+  return p;
+}
+
 Output CompressiveAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
+  const bool evaluates = static_cast<bool>(ctx.memory.keys);
+  require(!evaluates || !pass.training, kOp,
+          "the memory is one of evaluation_memory(); training takes empty_memory()");
   Output result;
   result.memory = ctx.memory;
-  Projected p = gather(x, ctx, result.memory);
-  Segment segment{p, {}};
-  const ScoreTerms extra = terms(p, ctx, result.memory);
-  result.y = merge(attend(p, ctx, extra, {options().dropout, pass.at("attn")}));
-  if (ctx.mem_len == 0 || compressive_.queue.compressed == 0) return result;
-  require(ctx.block_states && ctx.memory.fine_begin, kOp,
-          "there is no memory; pass that of empty_memory()");
-  LayerMemory before = ctx.memory;
+  const LayerContext local = seen_from(ctx);
+  const Projected all = content(x, ctx);
+  Projected p = all;
+  const ScoreTerms extra = terms(p, local, result.memory);
+  result.y = merge(attend(p, local, extra, {options().dropout, pass.at("attn")}));
+  if (ctx.mem_len == 0) return result;
+  if (rows() == 0) result.kept.emplace();
+  if (rows() == 0 || (compressive_.queue.compressed == 0 && !evaluates)) return result;
+  require(ctx.block_states || evaluates, kOp, "there is no memory; pass that of empty_memory()");
+  LayerMemory before = result.memory;
   before.states = ctx.block_states;
   Tensor usage;
-  if (before.usage) usage = usage_after(before, mass_of(p, ctx, extra), x.dim(1));
+  if (before.usage) usage = usage_after(before, mass_of(p, local, extra), x.dim(1));
+  if (evaluates) {
+    result.kept = advanced_keys(before, ctx.block_input, usage, ctx, all);
+    return result;
+  }
   const bool trains = pass.training && compressive_.loss != CompressionLoss::none;
   result.kept =
-      advanced(before, ctx.block_input, usage, ctx, &segment, trains ? &result.losses : nullptr);
+      advanced(before, ctx.block_input, usage, ctx, all, trains ? &result.losses : nullptr);
   return result;
 }
 
 Tensor CompressiveAttention::mass(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
   LayerMemory memory = ctx.memory;
-  Projected p = gather(x, ctx, memory);
-  const ScoreTerms extra = terms(p, ctx, memory);
-  return mass_of(p, ctx, extra);
+  const LayerContext local = seen_from(ctx);
+  Projected p = content(x, ctx);
+  const ScoreTerms extra = terms(p, local, memory);
+  return mass_of(p, local, extra);
 }
 
 Tensor CompressiveAttention::mass_of(const Projected& p, const LayerContext& ctx,
                                      const ScoreTerms& terms) const {
-  AttentionPattern pattern = ctx.pattern;
-  if (ctx.memory.states) pattern.mask.k_begin = ctx.memory.begin;
-  const Tensor of_heads = attention_mass(p.q, p.k, pattern, terms);
+  const Tensor of_heads = attention_mass(p.q, p.k, ctx.pattern, terms);
   return sum(cast(of_heads, accumulator_of(of_heads.dtype())), {1});
 }
 
 Tensor CompressiveAttention::usage_after(const LayerMemory& before, const Tensor& mass,
                                          int64_t queries) const {
   const NoGrad off;
-  const int64_t capacity = before.states.dim(1), fresh = mass.dim(1) - capacity;
+  const int64_t capacity = rows(), fresh = mass.dim(1) - capacity;
   const Tensor& usage = before.usage;
   const Tensor old = cast(narrow(mass, 1, 0, capacity), usage.dtype());
   const Tensor asked =
       full({1, 1}, static_cast<double>(queries * options().n_head), usage.dtype(), usage.device());
   const Tensor added = stack({old, expand(asked, old.shape())}, 2);  // [B, capacity, 2]
-  const Shape none{usage.dim(0), fresh, 2};
-  return concat({add(usage, added), zeros(none, usage.dtype(), usage.device())}, 1);
+  return with_unused(add(usage, added), fresh);
 }
 
 LayerMemory CompressiveAttention::advanced(const LayerMemory& before, const Tensor& x,
                                            const Tensor& usage, const LayerContext& ctx,
-                                           const Segment* segment,
+                                           const Projected& content,
                                            std::vector<AuxiliaryLoss>* losses) const {
   const CompressedQueue::Update update =
       compressive_.queue.after(before.begin, before.fine_begin, x.dim(1));
@@ -103,17 +172,12 @@ LayerMemory CompressiveAttention::advanced(const LayerMemory& before, const Tens
   Tensor rows = concat({constant(before.states), cast(constant(x), before.states.dtype())}, 1);
   Tensor made;
   if (update.groups > 0) {
-    OldRows old{permute_rows(rows, update.old), update.old_begin, update.new_begin, {}};
-    if (usage) {
-      const Tensor u = permute_rows(usage, update.old);  // [B, E c, 2]
-      const Tensor asked = select(u, 2, 1), least = full({}, 1, u.dtype(), u.device());
-      old.usage = div(select(u, 2, 0), maximum(asked, least));
-    }
+    const OldRows old = old_rows(rows, usage, update, 0);
     std::optional<NoGrad> off;
     if (losses == nullptr && !compressive_.history) off.emplace();
     made = compressor_.forward(old);  // [B, E, D]
     if (losses != nullptr) {
-      losses->push_back({"compression", compression_loss(old, made, update, ctx, *segment)});
+      losses->push_back({"compression", compression_loss(old, made, update, ctx, content)});
     }
   }
   LayerMemory after = before;
@@ -122,18 +186,53 @@ LayerMemory CompressiveAttention::advanced(const LayerMemory& before, const Tens
   after.states = in_memory(permute_rows(rows, update.next));
   after.begin = in_memory(update.begin);
   after.fine_begin = in_memory(update.fine_begin);
-  if (usage) {
-    const Shape none{usage.dim(0), update.groups, 2};
-    const Tensor all = concat({usage, zeros(none, usage.dtype(), usage.device())}, 1);
-    after.usage = in_memory(permute_rows(all, update.next));
+  if (usage) after.usage = in_memory(permute_rows(with_unused(usage, update.groups), update.next));
+  return after;
+}
+
+LayerMemory CompressiveAttention::advanced_keys(const LayerMemory& before, const Tensor& x,
+                                                const Tensor& usage, const LayerContext& ctx,
+                                                const Projected& content) const {
+  const NoGrad off;
+  const int64_t capacity = rows(), length = content.k.dim(2) - capacity;
+  const bool compresses = compressive_.queue.compressed > 0;
+  const CompressedQueue queue =
+      compresses ? compressive_.queue : CompressedQueue{.fine = capacity};  // which evicts rows
+  const Tensor begin =
+      before.begin ? before.begin : zeros({content.k.dim(0)}, DType::i64, content.k.device());
+  const CompressedQueue::Update update =
+      queue.after(begin, compresses ? before.fine_begin : begin, length);
+  LayerMemory after = before;
+  after.states = {};
+  Tensor keys = content.k, values = content.v;
+  if (compresses) {
+    const Tensor states = concat({before.states, cast(x.detach(), before.states.dtype())}, 1);
+    if (update.groups > 0) {
+      const OldRows old = old_rows(states, usage, update, capacity - before.states.dim(1));
+      const Tensor made = compressor_.forward(old);  // [B, E, D]
+      const Tensor z = ctx.block_norm != nullptr ? ctx.block_norm->forward(made) : made;
+      const Projected fresh = project_through(cast(z, keys.dtype()));
+      keys = concat({keys, fresh.k}, 2);
+      values = concat({values, fresh.v}, 2);
+    }
+    const int64_t fine = capacity - queue.compressed;
+    after.states = in_memory(clone(narrow(states, 1, states.dim(1) - fine, fine)));
+    after.fine_begin = in_memory(update.fine_begin);
   }
+  if (usage) after.usage = in_memory(permute_rows(with_unused(usage, update.groups), update.next));
+  const Tensor order = unsqueeze(update.next, 1);
+  after.keys = in_memory(permute_rows(keys, order));
+  after.values = in_memory(permute_rows(values, order));
+  after.begin = in_memory(update.begin);
+  after.first = 0;
+  after.count = capacity;
   return after;
 }
 
 Tensor CompressiveAttention::compression_loss(const OldRows& old, const Tensor& made,
                                               const CompressedQueue::Update& update,
                                               const LayerContext& ctx,
-                                              const Segment& segment) const {
+                                              const Projected& content) const {
   const DType dtype = accumulator_of(made.dtype());
   const Tensor groups = sub(static_cast<double>(update.groups), cast(update.new_begin, dtype));
   if (restorer_) {
@@ -144,13 +243,12 @@ Tensor CompressiveAttention::compression_loss(const OldRows& old, const Tensor& 
         compressive_.norm, where(unsqueeze(exists, 2), lost, zeros_like(lost)),
         mul(groups, static_cast<double>(compressive_.queue.rate)), made.dim(2));
   }
-  const Projected& p = segment.content;
-  const Tensor q = p.q.detach();
+  const Tensor q = content.q.detach();
   const auto evicted = [&](const Tensor& x) {  // of rows [B, H, T, d] of [queue; segment]
     const Tensor rows = flatten(transpose(x.detach(), 1, 2), 2, 3);  // as projected
     return transpose(unflatten(permute_rows(rows, update.old), 2, x.dim(1), x.dim(3)), 1, 2);
   };
-  const Tensor target = attend_from(update.old_begin, q, evicted(p.k), evicted(p.v));
+  const Tensor target = attend_from(update.old_begin, q, evicted(content.k), evicted(content.v));
   const Tensor z = ctx.block_norm != nullptr ? ctx.block_norm->detached().forward(made) : made;
   const Projected squeezed = project_through(cast(z, q.dtype()));
   const Tensor got = attend_from(update.new_begin, q, squeezed.k, squeezed.v);
@@ -160,45 +258,45 @@ Tensor CompressiveAttention::compression_loss(const OldRows& old, const Tensor& 
                               q.dim(1) * got.dim(3));
 }
 
-// Keys and values of the queue come first in those that decoding keeps; positions count from them.
+// Keys and values of the queue come first in those that decoding keeps.
 Output CompressiveAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   require<GradientError>(!autograd::recording(), kOp,
                          "decoding keeps keys and values without history; use NoGrad");
-  require(static_cast<bool>(ctx.block_states), kOp,
-          "there is no memory; pass that of empty_memory()");
   LayerMemory m = ctx.memory;
   m.states = ctx.block_states;
+  require(rows() == 0 || m.states || m.keys, kOp,
+          "there is no memory; pass that of start_decoding()");
   const int64_t n = x.dim(1);
-  Projected p = m.keys ? project(x) : project_after(cast(ctx.memory.states, x.dtype()), x);
-  m = remember(m, p.k, p.v, m.keys ? ctx.position : 0, 0);
-  require(m.count == ctx.position + n, kOp, "the memory ends at row {}, the input begins at {}",
-          m.count - n, ctx.position);
+  const bool projects_queue = !m.keys && m.states;
+  Projected p = projects_queue ? project_after(cast(ctx.memory.states, x.dtype()), x) : project(x);
+  m = remember(m, p.k, p.v, m.keys ? m.count : 0, 0);
+  const int64_t open = m.count - rows();
+  require(open == ctx.position + n, kOp, "the segment has {} rows, the input begins at {}",
+          open - n, ctx.position);
+  require(open <= compressive_.segment, kOp,
+          "{} rows follow in a segment of {}; decode no further than its end", open,
+          compressive_.segment);
   p.k = memory_slots(m.keys, 0, m.count);
   p.v = memory_slots(m.values, 0, m.count);
-  const ScoreTerms extra = terms(p, ctx, m);
-  Output result(merge(attend(p, ctx, extra, {})));
+  const Projected all = p;
+  const LayerContext local = seen_from(ctx);
+  const ScoreTerms extra = terms(p, local, m);
+  Output result(merge(attend(p, local, extra, {})));
   if (m.usage) {
-    const Tensor used = usage_after(m, mass_of(p, ctx, extra), n);
-    m.usage = in_memory(contiguous(narrow(used, 1, 0, m.states.dim(1))));
+    const Tensor used = usage_after(m, mass_of(p, local, extra), n);
+    m.usage = in_memory(contiguous(narrow(used, 1, 0, rows())));
   }
-  const Tensor row = ctx.block_input.detach();
-  m.open = in_memory(m.open ? concat({m.open, row}, 1) : clone(row));
-  require(m.open.dim(1) <= compressive_.segment, kOp,
-          "{} rows follow in a segment of {}; decode no further than its end", m.open.dim(1),
-          compressive_.segment);
-  if (m.open.dim(1) == compressive_.segment) {
-    if (compressive_.queue.compressed == 0) {
-      m = NewestRows(compressive_.queue.fine).keep(m, m.open);
-    } else {
-      Tensor usage = m.usage;
-      if (usage) {
-        const Shape none{usage.dim(0), m.open.dim(1), 2};
-        usage = concat({usage, zeros(none, usage.dtype(), usage.device())}, 1);
-      }
-      m = advanced(m, m.open, usage, ctx, nullptr, nullptr);
-    }
-    m.open = m.keys = m.values = {};
-    m.first = m.count = 0;
+  if (rows() > 0 && compressive_.queue.compressed > 0) {
+    const Tensor row = ctx.block_input.detach();
+    m.open = in_memory(m.open ? concat({m.open, row}, 1) : clone(row));
+  }
+  if (open == compressive_.segment) {
+    const Tensor usage = m.usage ? with_unused(m.usage, open) : m.usage;
+    LayerMemory next;
+    if (rows() > 0) next = advanced_keys(m, m.open, usage, ctx, all);
+    next.open = {};
+    next.distances = m.distances;
+    m = std::move(next);
   }
   result.kept = std::move(m);
   return result;

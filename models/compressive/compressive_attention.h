@@ -21,8 +21,8 @@ inline constexpr std::array<std::string_view, 3> value_names<CompressionLoss>{"n
 
 /// Options of CompressiveAttention.
 struct CompressiveOptions {
-  CompressedQueue queue = {};
-  int64_t segment = 1;  ///< n_s of decoding
+  CompressedQueue queue = {};  ///< with fine = 0 the layer has no memory and sees the segment alone
+  int64_t segment = 1;         ///< n_s of decoding
   CompressionOptions compression = {};
   CompressionLoss loss = CompressionLoss::none;
   LossNorm norm = LossNorm::mse;
@@ -48,35 +48,44 @@ class CompressiveAttention final : public RelativeMultiHead {
                        int64_t reach, const Tensor& u, const Tensor& v, const Init& init,
                        bool own_biases);
 
-  /// As MultiHead::forward(), and returns the memory for the next segment in Output::kept. When
-  /// decoding, x continues the open segment: keys and values of the queue are projected when it
-  /// begins, and the queue moves on when it has `segment` rows. Throws ValueError without a memory
-  /// in ctx, and when decoding beyond the end of the open segment.
+  /// As MultiHead::forward(), and returns the memory for the next segment in Output::kept. With a
+  /// memory of evaluation() that is one of the same kind. When decoding, x continues the open
+  /// segment, and the queue moves on when it has `segment` rows. Throws ValueError without a memory
+  /// in ctx, when training with one of evaluation, and when decoding beyond the end of the open
+  /// segment.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
+
+  /// Rows of the memory.
+  int64_t rows() const;
+  /// Returns an empty memory for evaluation, where weights do not change. It holds keys and values
+  /// of the queue, [B, H, rows(), d], which are projected once, and the states of those rows alone
+  /// that are still to be compressed, the fine ones: [B, rows() - n_cm, D]. Compressing is a
+  /// function of states, and no keys or values of fine rows can tell those of their compressed row.
+  LayerMemory evaluation(int64_t batch, DType dtype, Device device) const;
 
   /// Returns the attention that each key of [queue; x] gets from all rows of x and all heads, [B,
   /// T]. The rows' sums add up to L H.
   Tensor mass(const Tensor& x, const LayerContext& ctx) const;
 
  private:
-  /// What the forward pass knows of a segment.
-  struct Segment {
-    Projected content;  ///< queries, keys and values without the terms of positions
-    Tensor mass;        ///< mass() if most_used needs it
-  };
   Tensor mass_of(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms) const;
   Output decode(const Tensor& x, const LayerContext& ctx) const;
+  /// Returns queries of x, and keys and values of [queue; x], without the terms of positions.
+  Projected content(const Tensor& x, const LayerContext& ctx) const;
   /// Returns usage [B, rows, 2] of the rows of [queue; segment], with `mass` added to those that
   /// exist and were in the memory.
   Tensor usage_after(const LayerMemory& before, const Tensor& mass, int64_t queries) const;
   /// Returns the memory after the segment x [B, L, D], and adds the loss to `losses` if given.
   LayerMemory advanced(const LayerMemory& before, const Tensor& x, const Tensor& usage,
-                       const LayerContext& ctx, const Segment* segment,
+                       const LayerContext& ctx, const Projected& content,
                        std::vector<AuxiliaryLoss>* losses) const;
+  /// The same for a memory of evaluation(), or of states at the first end of a segment in decoding.
+  LayerMemory advanced_keys(const LayerMemory& before, const Tensor& x, const Tensor& usage,
+                            const LayerContext& ctx, const Projected& content) const;
   Tensor compression_loss(const OldRows& old, const Tensor& made,
                           const CompressedQueue::Update& update, const LayerContext& ctx,
-                          const Segment& segment) const;
+                          const Projected& content) const;
 
   CompressiveOptions compressive_;
   Compressor compressor_;

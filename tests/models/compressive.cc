@@ -15,6 +15,7 @@
 #include "autograd/mode.h"
 #include "models/transformer_xl/transformer_xl.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/random.h"
@@ -66,6 +67,11 @@ const RegisteredModel pre = entry("compressive_pre_mean", [](CompressiveConfig& 
   c.compression = Compression::mean;
   c.rate = 3;
   c.eviction = Eviction::floor;
+});
+const RegisteredModel some = entry("compressive_some_layers", [](CompressiveConfig& c) {
+  c.n_layer = 3;
+  c.memory_layers = {0, 2};
+  c.emb_scale = false;
 });
 const RegisteredModel used = entry("compressive_most_used", [](CompressiveConfig& c) {
   c.compression = Compression::most_used;
@@ -469,6 +475,110 @@ TEST(Compressive, Test8_DecodesAsSegments) {
       c.compressed_len = 0;
       c.start = MemoryStart::zeros;
     });
+    for (const MemoryStart start : {MemoryStart::grow, MemoryStart::zeros}) {
+      with([&](auto& c) {
+        c.n_layer = 3;
+        c.memory_layers = {1};
+        c.start = start;
+      });
+    }
+  }
+}
+
+/// Models whose evaluation is compared with that from states.
+std::vector<Compressive> evaluated_models() {
+  using enum Compression;
+  std::vector<Compressive> all;
+  for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
+    const auto with = [&](const std::function<void(CompressiveConfig&)>& change) {
+      all.push_back(compressive([&](auto& c) {
+        c.norm = place;
+        change(c);
+      }));
+    };
+    for (const Compression f : {mean, max, conv, dilated, most_used}) {
+      for (const Eviction eviction : {Eviction::carry, Eviction::floor}) {
+        with([&](auto& c) {
+          c.compression = f;
+          c.eviction = eviction;
+          c.rate = 3;
+        });
+      }
+    }
+    with([](auto& c) { c.rate = 9; });
+    with([](auto& c) { c.clamp = 2; });
+    with([](auto& c) { c.compressed_len = 0; });
+    with([](auto& c) { c.start = MemoryStart::zeros; });
+    with([](auto& c) {
+      c.n_layer = 3;
+      c.memory_layers = {1};
+    });
+    with([](auto& c) {
+      c.compressed_len = 0;
+      c.memory_layers = {0};
+    });
+  }
+  return all;
+}
+
+TEST(Compressive, EvaluationFromKeysIsThatFromStates) {
+  const NoGrad off;
+  const Tensor tokens = some_tokens(3, 40, 17);
+  const Tensor reset = Tensor::from(std::vector<uint8_t>{0, 1, 0}, {3});
+  const Tensor order = Tensor::from(std::vector<int64_t>{2, 1, 0}, {3});
+  int number = 0;
+  for (const Compressive& model : evaluated_models()) {
+    SCOPED_TRACE(number++);
+    for (const auto& lengths : cuts) {
+      SegmentMemory states = model.empty_memory(3), keys = model.evaluation_memory(3);
+      int64_t at = 0;
+      for (int64_t s = 0; s < 10; ++s) {
+        const int64_t n = lengths[static_cast<size_t>(s % 5)];
+        const Tensor x = contiguous(narrow(tokens, 1, at, n));
+        const Tensor expected = model.logits_after(states, x);
+        EXPECT_LT(distance(model.logits_after(keys, x), expected), 1e-12) << s;
+        if (s == 6) {
+          states = take_rows(forget(states, reset), order, false);
+          keys = take_rows(forget(keys, reset), order, false);
+        }
+        at += n;
+      }
+    }
+  }
+}
+
+TEST(Compressive, EvaluationProjectsARowOnceAndKeepsNoOtherStatesThanFineOnes) {
+  const NoGrad off;
+  for (const CompressionLoss loss : {CompressionLoss::none, CompressionLoss::attention}) {
+    const Compressive model = compressive([&](auto& c) {
+      c.loss = loss;
+      c.rate = 3;
+    });
+    const CompressiveConfig& c = model.config();
+    const Tensor tokens = some_tokens(2, 4, 17);
+    SegmentMemory memory = model.evaluation_memory(2);
+    const TensorList first = named_tensors(memory);
+    int64_t macs = 0;
+    for (int64_t s = 0; s < 6; ++s) {
+      const MacCount count;
+      memory = model.loss(tokens, tokens, memory, Pass{}).memory;
+      macs = count.total();
+      const TensorList now = named_tensors(memory);
+      ASSERT_EQ(now.size(), first.size());
+      for (size_t i = 0; i < now.size(); ++i) {
+        EXPECT_EQ(now[i].tensor.shape(), first[i].tensor.shape()) << now[i].name;
+      }
+    }
+    EXPECT_EQ(memory.layers[0].states.dim(1), 4 + 2);
+    EXPECT_EQ(memory.layers[0].keys.dim(2), 4 + 4 + 2);
+    const int64_t l = 4, d = c.d_model, before = 10, groups = 2,
+                  pairs = l * before + l * (l + 1) / 2;
+    const int64_t layer =
+        4 * l * d * d + 2 * d * pairs + groups * (c.rate + 2) * d * d + 2 * l * d * c.d_ff;
+    EXPECT_EQ(macs, 2 * (c.n_layer * layer + l * d * c.vocab));
+    EXPECT_TRUE(
+        contains(message_of<ValueError>([&] { model.loss(tokens, tokens, memory, training); }),
+                 "training takes empty_memory()"));
   }
 }
 
@@ -702,6 +812,50 @@ TEST(Compressive, ReachesAsFarAsTheFormulaSays) {
   EXPECT_EQ(reach_of(deep, 0, 15), 96);
   const Compressive carry = with([](auto&) {});
   EXPECT_EQ(reach_of(carry, 3, 9), 2 * (4 + 2 * 4) + 3);
+  const auto layers = [&](const std::vector<int64_t>& which) {
+    return with([&](auto& c) {
+      c.n_layer = 3;
+      c.memory_layers = which;
+    });
+  };
+  EXPECT_EQ(reach_of(layers({1}), 3, 9), 4 + 2 * 4 + 3);
+  EXPECT_EQ(reach_of(layers({0, 2}), 3, 9), 2 * (4 + 2 * 4) + 3);
+  EXPECT_EQ(reach_of(layers({0, 2}), 0, 9), 2 * (4 + 2 * 4));
+}
+
+TEST(Compressive, LayersWithoutMemoriesKeepNothing) {
+  const auto bytes_of = [](const std::vector<int64_t>& which) {
+    const Compressive model = compressive([&](auto& c) {
+      c.n_layer = 3;
+      c.memory_layers = which;
+      c.compression = Compression::conv;
+    });
+    const Tensor tokens = some_tokens(2, 4, 17);
+    SegmentMemory memory = model.empty_memory(2);
+    for (int64_t s = 0; s < 3; ++s) memory = model.loss(tokens, tokens, memory, training).memory;
+    int64_t bytes = 0;
+    for (const NamedTensor& x : named_tensors(memory)) {
+      bytes += x.tensor.nbytes();
+    }
+    return bytes;
+  };
+  const int64_t all = bytes_of({});
+  EXPECT_GT(all, 0);
+  EXPECT_EQ(bytes_of({0, 1, 2}), all);
+  EXPECT_EQ(3 * bytes_of({0, 2}), 2 * all);
+  EXPECT_EQ(3 * bytes_of({1}), all);
+  Compressive model = compressive([](auto& c) { c.memory_layers = {1}; });
+  for (const NamedTensor& p : named_parameters(model)) {
+    EXPECT_FALSE(compresses(p.name) && p.name.starts_with("layers.0.")) << p.name;
+  }
+  EXPECT_TRUE(parameter(model, "layers.1.attention.compressor.weight"));
+  const Tensor tokens = some_tokens(2, 4, 17);
+  SegmentMemory memory = model.empty_memory(2);
+  for (int64_t s = 0; s < 4; ++s) memory = model.loss(tokens, tokens, memory, Pass{}).memory;
+  const Tensor shares = model.attention_shares(tokens, memory);  // [N, T]
+  EXPECT_EQ(sum(narrow(select(shares, 0, 0), 0, 0, 9)).item(), 0);
+  EXPECT_GT(sum(narrow(select(shares, 0, 1), 0, 0, 9)).item(), 0.1);
+  EXPECT_NEAR(sum(shares).item(), 2, 1e-13);
 }
 
 TEST(Compressive, AResetIsANewStream) {
@@ -800,6 +954,15 @@ TEST(Compressive, MemoryPoliciesChangeNoBit) {
   }
 }
 
+TEST(Compressive, AListOfAllLayersIsNone) {
+  CompressiveConfig c = compressive_preset("tiny");
+  const auto none = third_step(c, DType::f32);
+  c.memory_layers = {0, 1};
+  const auto all = third_step(c, DType::f32);
+  ASSERT_EQ(all.size(), none.size());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(same_bits(all[i], none[i])) << i;
+}
+
 TEST(Compressive, ItsLossFallsWhileTheModelIsFrozen) {
   for (const CompressionLoss loss : {CompressionLoss::attention, CompressionLoss::autoencode}) {
     Compressive model = compressive([&](auto& c) {
@@ -862,14 +1025,19 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   golden.expect_gradients(model, tolerance);
   for (int64_t i = 0; i < config.n_layer; ++i) {
     const std::string at = std::to_string(i);
+    const LayerMemory& m = memory.layers[static_cast<size_t>(i)];
+    if (!config.remembers(i)) {
+      EXPECT_FALSE(m.states || m.begin || m.fine_begin || m.usage);
+      continue;
+    }
     const Tensor expected = golden["output.memory." + at];
-    const Tensor& states = memory.layers[static_cast<size_t>(i)].states;
+    const Tensor& states = m.states;
     const int64_t rows = expected.dim(1), capacity = states.dim(1);
     golden.expect("output.memory." + at, narrow(states.detach(), 1, capacity - rows, rows),
                   tolerance);
     if (config.compressed_len == 0) continue;
-    EXPECT_EQ(memory.layers[0].begin.to_vector<int64_t>()[0], capacity - rows);
-    EXPECT_EQ(memory.layers[0].fine_begin.to_vector<int64_t>()[0],
+    EXPECT_EQ(m.begin.to_vector<int64_t>()[0], capacity - rows);
+    EXPECT_EQ(m.fine_begin.to_vector<int64_t>()[0],
               capacity - static_cast<int64_t>(golden["output.fine." + at].item()));
   }
 }
@@ -904,6 +1072,10 @@ TEST(Compressive, SaysWhatDoesNotFit) {
   EXPECT_TRUE(contains(refusal([](auto& c) { c.rate = 0; }), "rate"));
   EXPECT_TRUE(contains(refusal([](auto& c) { c.compressed_len = -1; }), "compressed_len"));
   EXPECT_TRUE(contains(refusal([](auto& c) { c.segment = 0; }), "segment"));
+  for (const std::vector<int64_t>& layers :
+       std::vector<std::vector<int64_t>>{{2}, {-1}, {1, 0}, {1, 1}}) {
+    EXPECT_TRUE(contains(refusal([&](auto& c) { c.memory_layers = layers; }), "memory_layers"));
+  }
   const Compressive model = compressive([](auto&) {});
   const Tensor tokens = some_tokens(2, 4, 17);
   EXPECT_THROW(model.loss(tokens, tokens, model.empty_memory(3), Pass{}), ShapeError);

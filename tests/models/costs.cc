@@ -192,22 +192,32 @@ int64_t macs_of(const TransformerXLConfig& c, int64_t l) {
   return c.n_layer * (projections + 2 * l * d * c.d_ff + 2 * wide * pairs) + l * d * c.vocab;
 }
 
-int64_t macs_of(const CompressiveConfig& c, int64_t l) {
+namespace {
+
+/// Those of a layer, with its memories or without.
+int64_t layer_macs(const CompressiveConfig& c, int64_t l, bool remembers) {
   const int64_t d = c.d_model, width = c.d_head > 0 ? c.d_head : d / c.n_head;
   const int64_t wide = c.n_head * width, carried = c.eviction == Eviction::carry ? c.rate - 1 : 0;
-  const int64_t before = c.compressed_len + c.mem_len + carried, keys = before + l;
+  const int64_t before = remembers ? c.compressed_len + c.mem_len + carried : 0, keys = before + l;
   const int64_t pairs = l * before + l * (l + 1) / 2;
   const int64_t distances = c.clamp > 0 ? std::min(keys, c.clamp + 1) : keys;
   const int64_t projections = 2 * l * d * wide + 2 * keys * d * wide + distances * d * wide;
   int64_t compression = 0;
-  const int64_t groups = (l + carried) / c.rate;
+  const int64_t groups = remembers ? (l + carried) / c.rate : 0;
   if (c.compression == Compression::conv || c.compression == Compression::dilated) {
     compression = groups * c.rate * d * d;
-  } else if (c.compression == Compression::most_used) {
+  } else if (remembers && c.compression == Compression::most_used) {
     compression = c.n_head * (width + 1) * pairs;
   }
-  return c.n_layer * (projections + 2 * l * d * c.d_ff + 2 * wide * pairs + compression) +
-         l * d * c.vocab;
+  return projections + 2 * l * d * c.d_ff + 2 * wide * pairs + compression;
+}
+
+}  // namespace
+
+int64_t macs_of(const CompressiveConfig& c, int64_t l) {
+  int64_t n = l * c.d_model * c.vocab;
+  for (int64_t i = 0; i < c.n_layer; ++i) n += layer_macs(c, l, c.remembers(i));
+  return n;
 }
 
 int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64_t>>& spans,

@@ -35,6 +35,7 @@ class Compressive:
     mem_len: int = 4
     compressed_len: int = 4
     rate: int = 2
+    memory_layers: tuple = ()
     segment: int = 4
     eviction: str = "carry"
     start: str = "grow"
@@ -50,6 +51,9 @@ class Compressive:
     tie_embedding: bool = True
     head_bias: bool = True
     emb_scale: bool = True
+
+    def remembers(self, i):
+        return not self.memory_layers or i in self.memory_layers
 
 
 def shapes(c):
@@ -68,7 +72,7 @@ def shapes(c):
         if c.untie_biases:
             all[at + "attention.u"] = all[at + "attention.v"] = (c.n_head, c.d_head)
         made = []
-        if c.compressed_len > 0:
+        if c.compressed_len > 0 and c.remembers(i):
             made += ["compressor"] * (c.compression in ("conv", "dilated"))
             made += ["restorer"] * (c.loss == "autoencode")
         for name in made:
@@ -204,7 +208,9 @@ def segment(c, p, tokens, memories):
         normed = lambda z: norm(p, at + "norm1", z) if pre else z
         before = torch.cat([memories[i].cm, memories[i].m], 1)
         mixed, probability = attention(c, p, i, normed(x), normed(before))
-        memory, loss = moved_on(c, p, i, memories[i], x, probability)
+        memory, loss = memories[i], None
+        if c.remembers(i):
+            memory, loss = moved_on(c, p, i, memory, x, probability)
         after.append(memory)
         auxiliary = auxiliary if loss is None else auxiliary + loss
         x = x + mixed if pre else norm(p, at + "norm1", x + mixed)
@@ -218,11 +224,14 @@ def segment(c, p, tokens, memories):
 
 
 def start(c, batch):
-    full = c.start == "zeros"
     zeros = lambda *shape: torch.zeros(batch, *shape, dtype=torch.float64)
-    rows, compressed = (c.mem_len, c.compressed_len) if full else (0, 0)
-    return [Memory(zeros(compressed, c.d_model), zeros(rows, c.d_model), zeros(rows), zeros(rows))
-            for _ in range(c.n_layer)]
+    all = []
+    for i in range(c.n_layer):
+        full = c.start == "zeros" and c.remembers(i)
+        rows, compressed = (c.mem_len, c.compressed_len) if full else (0, 0)
+        all.append(Memory(zeros(compressed, c.d_model), zeros(rows, c.d_model), zeros(rows),
+                          zeros(rows)))
+    return all
 
 
 def logits(c, p, hidden):
@@ -271,6 +280,12 @@ CASES = {
     "most_used_autoencode": (replace(tiny, compression="most_used", loss="autoencode"), odd),
     "wide_rate": (replace(tiny, rate=5), even),
     "wide_rate_floor": (replace(tiny, rate=5, eviction="floor"), even),
+    "some_layers": (replace(tiny, n_layer=3, memory_layers=(0, 2), rate=3), odd),
+    "some_layers_zeros": (replace(tiny, n_layer=3, memory_layers=(1,), start="zeros", norm="pre",
+                                  loss="autoencode"), even),
+    "some_layers_most_used": (replace(tiny, compression="most_used", loss="none",
+                                      memory_layers=(1,)), odd),
+    "some_layers_no_compressed": (replace(tiny, compressed_len=0, memory_layers=(0,)), odd),
     "no_compressed": (replace(tiny, compressed_len=0), odd),
     "untied": (replace(tiny, tie_embedding=False, head_bias=False, emb_scale=False, d_head=7,
                        n_head=2, clamp=3), odd),
@@ -291,6 +306,8 @@ def golden(name):
                "output.hidden": hidden, "output.logits": logits(c, p, hidden),
                "output.losses": torch.stack(losses), "output.auxiliary": torch.stack(auxiliary)}
     for i, memory in enumerate(memories):
+        if not c.remembers(i):
+            continue
         tensors[f"output.memory.{i}"] = torch.cat([memory.cm, memory.m], 1)
         tensors[f"output.fine.{i}"] = torch.tensor(memory.m.shape[1])
     for n, g in zip(sorted(p), grads):
@@ -298,6 +315,9 @@ def golden(name):
         tensors["gradient." + n] = torch.zeros_like(p[n]) if g is None else g
     options = asdict(c)
     del options["history"]  # the name of the file says it
+    options["memory_layers"] = ",".join(map(str, c.memory_layers))
+    if not c.memory_layers:
+        del options["memory_layers"]
     return tensors, options
 
 

@@ -259,7 +259,9 @@ int ages(const std::string& file, const std::string& checkpoint, const std::stri
                 .x_label = "sixths of the three kinds of keys, the oldest first",
                 .y_label = "per cent of a row's attention, for one key",
                 .log_y = true,
-                .whole_x = true};
+                .whole_x = true,
+                .width = 900,
+                .height = 540};
   const int64_t sizes[] = {c.compressed_len, c.mem_len, c.segment};
   for (size_t layer = 0; layer < all.size(); ++layer) {
     Series s{

@@ -9,17 +9,12 @@ of the soft mask includes both ends of the ramp, as torch.clamp did when the pap
 2.15.0 excludes them.
 """
 
-import argparse
-import os
-import sys
 from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-import golden_file
-
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "adaptive_span")
+from streams import inputs_of, main, norm, random_parameters, streams_of, with_gradients
 
 
 @dataclass(frozen=True)
@@ -82,19 +77,14 @@ def shapes(c):
 
 
 def made(c, z, seed):
-    """Random parameters; gains are near 1. z: the spans of each layer, in tokens."""
-    gen = torch.Generator().manual_seed(seed)
-    p = {}
-    for name, shape in sorted(shapes(c).items()):
-        x = torch.randn(shape, generator=gen, dtype=torch.float64) * 0.4
-        if name.endswith("span"):
-            x = torch.tensor(z[int(name.split(".")[1])], dtype=torch.float64) / c.span_max
-        p[name] = (x + 1 if "norm" in name and name.endswith("weight") else x).requires_grad_()
-    return p
+    """z: the spans of each layer, in tokens."""
 
+    def spans(name, x):
+        if not name.endswith("span"):
+            return x
+        return torch.tensor(z[int(name.split(".")[1])], dtype=torch.float64) / c.span_max
 
-def norm(p, name, x):
-    return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], 1e-5)
+    return random_parameters(shapes(c), seed, 0.4, spans)
 
 
 class Ramp(torch.autograd.Function):
@@ -210,40 +200,13 @@ CASES = {
 
 def golden(name):
     c, z, cuts = CASES[name]
-    gen = torch.Generator().manual_seed(len(name) * 31 + 7)
-    tokens = torch.randint(c.vocab, (2, 17), generator=gen)
-    targets = torch.randint(c.vocab, (2, 17), generator=gen)
-    targets[0, 3] = targets[1, 16] = -100
+    tokens, targets = streams_of(name, c.vocab, 2, 17, [(0, 3), (1, 16)])
     p = made(c, z, sum(map(ord, name)))
     logits, losses = run(c, p, tokens, targets, cuts)
-    grads = torch.autograd.grad(sum(losses), [p[n] for n in sorted(p)])
-    tensors = {"input.tokens": tokens, "input.targets": targets, "input.cuts": torch.tensor(cuts),
+    tensors = {**inputs_of(tokens, targets, cuts),
                "output.logits": logits, "output.losses": torch.stack(losses)}
-    for n, g in zip(sorted(p), grads):
-        tensors["parameter." + n], tensors["gradient." + n] = p[n], g
-    return tensors, asdict(c)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    os.makedirs(FOLDER, exist_ok=True)
-    for name in CASES:
-        path = os.path.join(FOLDER, name + ".safetensors")
-        tensors, metadata = golden(name)
-        if not check:
-            golden_file.write(path, tensors, metadata)
-            print(path)
-            continue
-        before, _ = golden_file.read(path)
-        if sorted(before) != sorted(tensors):
-            sys.exit(f"{name}: other tensors")
-        for key, x in tensors.items():
-            if (before[key].double() - x.double()).abs().max().item() > 1e-11:
-                sys.exit(f"{name}: {key} differs")
-        print(name, "agrees")
+    return with_gradients(tensors, p, sum(losses)), asdict(c)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "adaptive_span", CASES, golden)

@@ -9,18 +9,13 @@ lists of rows that grow, every distance is explicit, convolutions are torch's, a
 as constant is detached by hand. Attention is that of transformer_xl.py, which agrees with a package.
 """
 
-import argparse
-import os
-import sys
 from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-import golden_file
-from transformer_xl import norm, sinusoid
-
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compressive")
+from streams import inputs_of, main, norm, random_parameters, streams_of, with_gradients
+from transformer_xl import sinusoid
 
 
 @dataclass(frozen=True)
@@ -90,13 +85,7 @@ def shapes(c):
 
 
 def made(c, seed):
-    """Random parameters; gains are near 1."""
-    gen = torch.Generator().manual_seed(seed)
-    p = {}
-    for name, shape in sorted(shapes(c).items()):
-        x = torch.randn(shape, generator=gen, dtype=torch.float64) * 0.3
-        p[name] = (x + 1 if "norm" in name and name.endswith("weight") else x).requires_grad_()
-    return p
+    return random_parameters(shapes(c), seed, 0.3)
 
 
 def attention(c, p, i, h, before):
@@ -294,15 +283,10 @@ CASES = {
 
 def golden(name):
     c, cuts = CASES[name]
-    gen = torch.Generator().manual_seed(len(name) * 31 + 7)
-    tokens = torch.randint(c.vocab, (2, 23), generator=gen)
-    targets = torch.randint(c.vocab, (2, 23), generator=gen)
-    targets[0, 3] = targets[1, 16] = -100
+    tokens, targets = streams_of(name, c.vocab, 2, 23, [(0, 3), (1, 16)])
     p = made(c, sum(map(ord, name)))
     hidden, losses, auxiliary, memories = run(c, p, tokens, targets, cuts)
-    grads = torch.autograd.grad(sum(losses) + sum(auxiliary), [p[n] for n in sorted(p)],
-                                allow_unused=True)
-    tensors = {"input.tokens": tokens, "input.targets": targets, "input.cuts": torch.tensor(cuts),
+    tensors = {**inputs_of(tokens, targets, cuts),
                "output.hidden": hidden, "output.logits": logits(c, p, hidden),
                "output.losses": torch.stack(losses), "output.auxiliary": torch.stack(auxiliary)}
     for i, memory in enumerate(memories):
@@ -310,37 +294,13 @@ def golden(name):
             continue
         tensors[f"output.memory.{i}"] = torch.cat([memory.cm, memory.m], 1)
         tensors[f"output.fine.{i}"] = torch.tensor(memory.m.shape[1])
-    for n, g in zip(sorted(p), grads):
-        tensors["parameter." + n] = p[n]
-        tensors["gradient." + n] = torch.zeros_like(p[n]) if g is None else g
     options = asdict(c)
     del options["history"]  # the name of the file says it
     options["memory_layers"] = ",".join(map(str, c.memory_layers))
     if not c.memory_layers:
         del options["memory_layers"]
-    return tensors, options
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    os.makedirs(FOLDER, exist_ok=True)
-    for name in CASES:
-        path = os.path.join(FOLDER, name + ".safetensors")
-        tensors, metadata = golden(name)
-        if not check:
-            golden_file.write(path, tensors, metadata)
-            print(path)
-            continue
-        before, _ = golden_file.read(path)
-        if sorted(before) != sorted(tensors):
-            sys.exit(f"{name}: other tensors")
-        for key, x in tensors.items():
-            if (before[key].double() - x.double()).abs().max().item() > 1e-11:
-                sys.exit(f"{name}: {key} differs")
-        print(name, "agrees")
+    return with_gradients(tensors, p, sum(losses) + sum(auxiliary)), options
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "compressive", CASES, golden)

@@ -9,17 +9,13 @@ the whole stream: every pair has its distance, and nothing is deleted. Segments 
 keys of an earlier segment are constants of their layer's input.
 """
 
-import argparse
-import os
-import sys
 from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-import golden_file
+from streams import inputs_of, main, norm, random_parameters, streams_of, with_gradients
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expire_span")
 NU = 0.35676896572113037  # the share of span_max that the generator of the test draws
 
 
@@ -72,19 +68,8 @@ def shapes(c):
 
 
 def made(c, seed):
-    """Random parameters; gains are near 1."""
-    gen = torch.Generator().manual_seed(seed)
-    p = {}
-    for name, shape in sorted(shapes(c).items()):
-        x = torch.randn(shape, generator=gen, dtype=torch.float64) * 0.4
-        if name.endswith("span.weight"):
-            x = x * c.pre_div
-        p[name] = (x + 1 if "norm" in name and name.endswith("weight") else x).requires_grad_()
-    return p
-
-
-def norm(p, name, x):
-    return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], 1e-5)
+    wide = lambda name, x: x * c.pre_div if name.endswith("span.weight") else x
+    return random_parameters(shapes(c), seed, 0.4, wide)
 
 
 def attention(c, p, i, h, of):
@@ -192,44 +177,17 @@ CASES = {
 
 def golden(name):
     c, cuts = CASES[name]
-    gen = torch.Generator().manual_seed(len(name) * 31 + 7)
-    tokens = torch.randint(c.vocab, (3, 33), generator=gen)
-    targets = torch.randint(c.vocab, (3, 33), generator=gen)
-    targets[0, 3] = targets[1, 32] = -100
+    tokens, targets = streams_of(name, c.vocab, 3, 33, [(0, 3), (1, 32)])
     p = made(c, sum(map(ord, name)))
     logits, losses = run(c, p, tokens, targets, cuts)
-    grads = torch.autograd.grad(sum(losses), [p[n] for n in sorted(p)])
-    tensors = {"input.tokens": tokens, "input.targets": targets, "input.cuts": torch.tensor(cuts),
+    tensors = {**inputs_of(tokens, targets, cuts),
                "output.losses": torch.stack(losses)}
     if c.shorten:
         tensors["input.share"] = torch.tensor([NU], dtype=torch.float64)
     else:
         tensors["output.logits"] = logits
-    for n, g in zip(sorted(p), grads):
-        tensors["parameter." + n], tensors["gradient." + n] = p[n], g
-    return tensors, asdict(c)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    os.makedirs(FOLDER, exist_ok=True)
-    for name in CASES:
-        path = os.path.join(FOLDER, name + ".safetensors")
-        tensors, metadata = golden(name)
-        if not check:
-            golden_file.write(path, tensors, metadata)
-            print(path)
-            continue
-        before, _ = golden_file.read(path)
-        if sorted(before) != sorted(tensors):
-            sys.exit(f"{name}: other tensors")
-        for key, x in tensors.items():
-            if (before[key].double() - x.double()).abs().max().item() > 1e-11:
-                sys.exit(f"{name}: {key} differs")
-        print(name, "agrees")
+    return with_gradients(tensors, p, sum(losses)), asdict(c)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "expire_span", CASES, golden)

@@ -10,17 +10,13 @@ gradients; that class computes frequencies in f32, and casts scores to f32 where
 taken out here.
 """
 
-import argparse
-import os
 import sys
 from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-import golden_file
-
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformer_xl")
+from streams import inputs_of, main, norm, random_parameters, streams_of, with_gradients
 
 
 @dataclass(frozen=True)
@@ -71,13 +67,7 @@ def shapes(c):
 
 
 def made(c, seed):
-    """Random parameters; gains are near 1."""
-    gen = torch.Generator().manual_seed(seed)
-    p = {}
-    for name, shape in sorted(shapes(c).items()):
-        x = torch.randn(shape, generator=gen, dtype=torch.float64) * 0.3
-        p[name] = (x + 1 if "norm" in name and name.endswith("weight") else x).requires_grad_()
-    return p
+    return random_parameters(shapes(c), seed, 0.3)
 
 
 def sinusoid(distance, width):
@@ -85,10 +75,6 @@ def sinusoid(distance, width):
     f = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = distance.double()[..., None] * f
     return torch.cat([angle.sin(), angle.cos()], -1)
-
-
-def norm(p, name, x):
-    return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], 1e-5)
 
 
 def attention(c, p, i, h, memory):
@@ -253,44 +239,16 @@ CASES = {
 
 def golden(name):
     c, cuts, known = CASES[name]
-    gen = torch.Generator().manual_seed(len(name) * 31 + 7)
-    tokens = torch.randint(c.vocab, (2, 17), generator=gen)
-    targets = torch.randint(c.vocab, (2, 17), generator=gen)
-    targets[0, 3] = targets[1, 16] = -100
+    tokens, targets = streams_of(name, c.vocab, 2, 17, [(0, 3), (1, 16)])
     p = made(c, sum(map(ord, name)))
     if known:
         agree_with_package(c, p, tokens, targets, cuts)
     hidden, losses = run(c, p, tokens, targets, cuts)
-    grads = torch.autograd.grad(sum(losses), [p[n] for n in sorted(p)], allow_unused=True)
-    tensors = {"input.tokens": tokens, "input.targets": targets, "input.cuts": torch.tensor(cuts),
+    tensors = {**inputs_of(tokens, targets, cuts),
                "output.hidden": hidden, "output.logits": logits(c, p, hidden),
                "output.losses": torch.stack(losses)}
-    for n, g in zip(sorted(p), grads):
-        tensors["parameter." + n] = p[n]
-        tensors["gradient." + n] = torch.zeros_like(p[n]) if g is None else g
-    return tensors, asdict(c)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    os.makedirs(FOLDER, exist_ok=True)
-    for name in CASES:
-        path = os.path.join(FOLDER, name + ".safetensors")
-        tensors, metadata = golden(name)
-        if not check:
-            golden_file.write(path, tensors, metadata)
-            print(path)
-            continue
-        before, _ = golden_file.read(path)
-        if sorted(before) != sorted(tensors):
-            sys.exit(f"{name}: other tensors")
-        for key, x in tensors.items():
-            if (before[key].double() - x.double()).abs().max().item() > 1e-11:
-                sys.exit(f"{name}: {key} differs")
-        print(name, "agrees")
+    return with_gradients(tensors, p, sum(losses)), asdict(c)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "transformer_xl", CASES, golden)

@@ -21,7 +21,7 @@
 #include "ops/softmax.h"
 #include "tests/harness/messages.h"
 #include "tests/models/costs.h"
-#include "tests/models/golden_file.h"
+#include "tests/models/segments.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
@@ -31,9 +31,6 @@ const Pass training{.training = true, .gen = Generator{1}};
 
 using Change = std::function<void(AdaptiveSpanConfig&)>;
 
-/// Returns symbols that depend only on the previous token.
-int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
-
 ModelInfo entry(const std::string& name, const Change& change) {
   AdaptiveSpanConfig c = adaptive_span_preset("tiny");
   c.vocab = 17;
@@ -41,19 +38,11 @@ ModelInfo entry(const std::string& name, const Change& change) {
   c.span_max = 4;
   c.span_ramp = 6;  // the mask is above 0 at all distances, whatever spans the tests draw
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<AdaptiveSpan>(c, init); };
   AdaptiveSpanConfig dropping = c;
   dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<AdaptiveSpan>(dropping, init);
-  };
+  ModelInfo m = streamed_entry<AdaptiveSpan>(name, c, dropping);
   m.sees = [c](int64_t i, int64_t j) { return j < i && i - j <= c.span_max; };
   m.macs = [c](int64_t l) { return macs_of(c, AdaptiveSpan(c, Init{}).computed_spans(), l); };
-  m.task = successor;
-  m.counted_from = 1;
   if (c.trim > 0 && !c.dynamic) m.unrecorded = "set trim to 0";
   return m;
 }
@@ -177,25 +166,6 @@ TEST(AdaptiveSpan, Test2_ThePapersFormulaHasNoOffset) {
   }
 }
 
-/// Returns the loss of each segment of tokens [B, L], summed over its positions, with the tokens
-/// themselves as targets. The segments have these lengths.
-std::vector<double> losses_of(const AdaptiveSpan& model, const Tensor& tokens,
-                              const std::vector<int64_t>& lengths, bool evaluation = false) {
-  const NoGrad off;
-  SegmentMemory memory =
-      evaluation ? model.evaluation_memory(tokens.dim(0)) : model.empty_memory(tokens.dim(0));
-  std::vector<double> all;
-  int64_t at = 0;
-  for (const int64_t n : lengths) {
-    const Tensor part = contiguous(narrow(tokens, 1, at, n));
-    auto result = model.loss(part, part, memory, Pass{});
-    all.push_back(result.loss.item() * static_cast<double>(n));
-    memory = std::move(result.memory);
-    at += n;
-  }
-  return all;
-}
-
 TEST(AdaptiveSpan, Test3_CutsAreIrrelevant) {
   const Tensor tokens = some_tokens(2, 12, 11);
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
@@ -205,24 +175,7 @@ TEST(AdaptiveSpan, Test3_CutsAreIrrelevant) {
         c.trim = trim;
         c.dynamic = trim == 2;
       });
-      const std::vector<double> single = losses_of(model, tokens, std::vector<int64_t>(12, 1));
-      for (const bool evaluation : {false, true}) {
-        for (const std::vector<int64_t>& lengths :
-             std::vector<std::vector<int64_t>>{std::vector<int64_t>(12, 1),
-                                               std::vector<int64_t>(6, 2),
-                                               {3, 3, 3, 3},
-                                               {6, 6},
-                                               {12},
-                                               {5, 1, 6}}) {
-          const std::vector<double> losses = losses_of(model, tokens, lengths, evaluation);
-          auto token = single.begin();
-          for (size_t s = 0; s < lengths.size(); ++s) {
-            const double expected = std::accumulate(token, token + lengths[s], 0.0);
-            EXPECT_NEAR(losses[s], expected, 1e-13 * (1 + expected));
-            token += lengths[s];
-          }
-        }
-      }
+      for (const bool evaluation : {false, true}) expect_equal_cuts(model, tokens, evaluation);
     }
   }
 }
@@ -932,24 +885,12 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   set_fields(config, golden.settings);
   AdaptiveSpan model(config, Init{.gen = Generator{1}, .dtype = dtype});
   golden.set_parameters(model);
-  const Tensor tokens = golden["input.tokens"], targets = golden["input.targets"];
-  std::vector<int64_t> ends = golden["input.cuts"].to_vector<int64_t>();
-  ends.push_back(tokens.dim(1));
-  SegmentMemory memory = model.empty_memory(tokens.dim(0));
-  std::vector<Tensor> losses, logits;
-  int64_t begin = 0;
-  for (const int64_t end : ends) {
-    const auto part = [&](const Tensor& x) { return contiguous(narrow(x, 1, begin, end - begin)); };
-    SegmentMemory same = memory;
-    logits.push_back(model.logits_after(same, part(tokens)));
-    auto result = model.loss(part(tokens), part(targets), memory, training);
+  std::vector<Tensor> losses;
+  train_on_segments(golden, model, tolerance, [&](const LanguageModel::Losses& result) {
     losses.push_back(result.total().detach());
     backward(result.total());
-    memory = std::move(result.memory);
-    begin = end;
-  }
+  });
   golden.expect("output.losses", stack(losses, 0), tolerance);
-  golden.expect("output.logits", concat(logits, 1), tolerance);
   golden.expect_gradients(model, tolerance);
 }
 

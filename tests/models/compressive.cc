@@ -23,16 +23,13 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/models/costs.h"
-#include "tests/models/golden_file.h"
+#include "tests/models/segments.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
 
 const Pass training{.training = true, .gen = Generator{1}};
-
-/// Returns symbols that depend only on the previous token.
-int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
 
 ModelInfo entry(const std::string& name, const std::function<void(CompressiveConfig&)>& change) {
   CompressiveConfig c = compressive_preset("tiny");
@@ -42,19 +39,11 @@ ModelInfo entry(const std::string& name, const std::function<void(CompressiveCon
   c.loss = CompressionLoss::none;  // central differences would see it in all parameters
   c.segment = 20;                  // decoding moves no memory on in the tests
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Compressive>(c, init); };
   CompressiveConfig dropping = c;
   dropping.dropout = dropping.dropout_attn = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Compressive>(dropping, init);
-  };
+  ModelInfo m = streamed_entry<Compressive>(name, c, dropping);
   m.sees = [](int64_t i, int64_t j) { return j <= i; };
   m.macs = [c](int64_t l) { return macs_of(c, l); };
-  m.task = successor;
-  m.counted_from = 1;
   m.cuts = false;  // what is compressed together follows from the segments
   return m;
 }
@@ -95,17 +84,6 @@ Model made(const std::function<void(Config&)>& change, DType dtype = DType::f64)
 Compressive compressive(const std::function<void(CompressiveConfig&)>& change,
                         DType dtype = DType::f64) {
   return made<Compressive, CompressiveConfig>(change, dtype);
-}
-
-/// Calls f(tokens of the segment, memory before it) for each segment of tokens [B, L]; f returns
-/// the next memory.
-void each_segment(const Tensor& tokens, const std::vector<int64_t>& lengths, SegmentMemory memory,
-                  const std::function<SegmentMemory(const Tensor&, const SegmentMemory&)>& f) {
-  int64_t at = 0;
-  for (const int64_t n : lengths) {
-    memory = f(contiguous(narrow(tokens, 1, at, n)), memory);
-    at += n;
-  }
 }
 
 /// Returns the logits of the segments, joined.
@@ -997,29 +975,19 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   config.history = name.ends_with("history");
   Compressive model(config, Init{.gen = Generator{1}, .dtype = dtype});
   golden.set_parameters(model);
-  const Tensor tokens = golden["input.tokens"], targets = golden["input.targets"];
-  std::vector<int64_t> ends = golden["input.cuts"].to_vector<int64_t>();
-  ends.push_back(tokens.dim(1));
-  SegmentMemory memory = model.empty_memory(tokens.dim(0)), before = memory;
-  std::vector<Tensor> losses, auxiliary, logits, totals;
-  int64_t begin = 0;
-  for (const int64_t end : ends) {
-    const auto part = [&](const Tensor& x) { return contiguous(narrow(x, 1, begin, end - begin)); };
-    auto result = model.loss(part(tokens), part(targets), memory, training);
+  std::vector<Tensor> losses, auxiliary, totals;
+  const auto keep = [&](const LanguageModel::Losses& result) {
     losses.push_back(result.loss.detach());
     auxiliary.push_back(result.auxiliary.empty() ? zeros({}, dtype)
                                                  : result.auxiliary[0].value.detach());
-    logits.push_back(model.logits_after(before, part(tokens)));
     if (config.history) {
       totals.push_back(result.total());
     } else {
       backward(result.total());
     }
-    memory = std::move(result.memory);
-    begin = end;
-  }
+  };
+  const SegmentMemory memory = train_on_segments(golden, model, tolerance, keep);
   if (config.history) backward(sum(stack(totals, 0)));
-  golden.expect("output.logits", concat(logits, 1), tolerance);
   golden.expect("output.losses", stack(losses, 0), tolerance);
   golden.expect("output.auxiliary", stack(auxiliary, 0), tolerance);
   golden.expect_gradients(model, tolerance);

@@ -21,15 +21,12 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/models/costs.h"
-#include "tests/models/golden_file.h"
+#include "tests/models/segments.h"
 
 namespace longspan::test {
 namespace {
 
 const Pass training{.training = true, .gen = Generator{1}};
-
-/// Returns symbols that depend only on the previous token.
-int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
 
 ModelInfo entry(const std::string& name, const std::function<void(TransformerXLConfig&)>& change) {
   TransformerXLConfig c = transformer_xl_preset("tiny");
@@ -38,19 +35,11 @@ ModelInfo entry(const std::string& name, const std::function<void(TransformerXLC
   c.tie_embedding = false;
   c.mem_len = 20;  // more than the sequences of the tests, so that decoding sees what one pass does
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<TransformerXL>(c, init); };
   TransformerXLConfig dropping = c;
   dropping.dropout = dropping.dropout_attn = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<TransformerXL>(dropping, init);
-  };
+  ModelInfo m = streamed_entry<TransformerXL>(name, c, dropping);
   m.sees = [c](int64_t i, int64_t j) { return j <= i && (c.window == 0 || i - j < c.window); };
   m.macs = [c](int64_t l) { return macs_of(c, l); };
-  m.task = successor;
-  m.counted_from = 1;
   return m;
 }
 
@@ -76,43 +65,7 @@ TransformerXL made(const std::function<void(TransformerXLConfig&)>& change,
   return model;
 }
 
-/// Returns the loss of each segment of tokens [B, L], summed over its positions, with the tokens
-/// themselves as targets. The segments have these lengths.
-std::vector<double> losses_of(const TransformerXL& model, const Tensor& tokens,
-                              const std::vector<int64_t>& lengths, bool evaluation = false) {
-  const NoGrad off;
-  SegmentMemory memory =
-      evaluation ? model.evaluation_memory(tokens.dim(0)) : model.empty_memory(tokens.dim(0));
-  std::vector<double> all;
-  int64_t at = 0;
-  for (const int64_t n : lengths) {
-    const Tensor part = contiguous(narrow(tokens, 1, at, n));
-    auto result = model.loss(part, part, memory, Pass{});
-    all.push_back(result.loss.item() * static_cast<double>(n));
-    memory = std::move(result.memory);
-    at += n;
-  }
-  return all;
-}
-
 double total(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
-
-/// Expects that 12 tokens have the same losses however they are cut.
-void expect_equal_cuts(const TransformerXL& model, int64_t batch, bool evaluation = false) {
-  const Tensor tokens = some_tokens(batch, 12, 17);
-  const std::vector<double> single =
-      losses_of(model, tokens, std::vector<int64_t>(12, 1), evaluation);
-  for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{
-           {12}, {6, 6}, {4, 4, 4}, {5, 1, 6}, {3, 3, 3, 3}, {2, 2, 2, 2, 2, 2}}) {
-    const std::vector<double> losses = losses_of(model, tokens, lengths, evaluation);
-    auto token = single.begin();
-    for (size_t s = 0; s < lengths.size(); ++s) {
-      const double expected = std::accumulate(token, token + lengths[s], 0.0);
-      EXPECT_NEAR(losses[s], expected, 1e-13 * (1 + expected));
-      token += lengths[s];
-    }
-  }
-}
 
 TEST(TransformerXL, Test1_SegmentsAreOnePassWhereTheMemoryKeepsAll) {
   for (const int64_t depth : {1, 2, 3}) {
@@ -122,8 +75,8 @@ TEST(TransformerXL, Test1_SegmentsAreOnePassWhereTheMemoryKeepsAll) {
         c.norm = place;
         c.mem_len = 12;
       });
-      expect_equal_cuts(model, 2);
-      expect_equal_cuts(model, 2, true);
+      expect_equal_cuts(model, some_tokens(2, 12, 17));
+      expect_equal_cuts(model, some_tokens(2, 12, 17), true);
     }
   }
 }
@@ -137,8 +90,8 @@ TEST(TransformerXL, Test2_AWindowMakesCutsIrrelevant) {
         c.clamp = clamp;
         c.mem_len = 3;
       });
-      expect_equal_cuts(model, 3);
-      expect_equal_cuts(model, 3, true);
+      expect_equal_cuts(model, some_tokens(3, 12, 17));
+      expect_equal_cuts(model, some_tokens(3, 12, 17), true);
     }
   }
 }
@@ -363,24 +316,11 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   set_fields(config, golden.settings);
   TransformerXL model(config, Init{.gen = Generator{1}, .dtype = dtype});
   golden.set_parameters(model);
-  const Tensor tokens = golden["input.tokens"], targets = golden["input.targets"];
-  std::vector<int64_t> ends = golden["input.cuts"].to_vector<int64_t>();
-  ends.push_back(tokens.dim(1));
-  SegmentMemory memory = model.empty_memory(tokens.dim(0));
-  SegmentMemory before = memory;
-  std::vector<Tensor> losses, logits;
-  int64_t begin = 0;
-  for (const int64_t end : ends) {
-    const auto part = [&](const Tensor& x) { return contiguous(narrow(x, 1, begin, end - begin)); };
-    auto result = model.loss(part(tokens), part(targets), memory, training);
+  std::vector<Tensor> losses;
+  train_on_segments(golden, model, tolerance, [&](const LanguageModel::Losses& result) {
     losses.push_back(result.loss.detach());
-    logits.push_back(config.mem_len > 0 ? model.logits_after(before, part(tokens))
-                                        : model.logits(part(tokens), Pass{}));
     backward(result.loss);
-    memory = std::move(result.memory);
-    begin = end;
-  }
-  golden.expect("output.logits", concat(logits, 1), tolerance);
+  });
   golden.expect("output.losses", stack(losses, 0), tolerance);
   golden.expect_gradients(model, tolerance);
 }

@@ -196,8 +196,8 @@ LayerMemory CompressiveAttention::advanced_keys(const LayerMemory& before, const
   const NoGrad off;
   const int64_t capacity = rows(), length = content.k.dim(2) - capacity;
   const bool compresses = compressive_.queue.compressed > 0;
-  const CompressedQueue queue =
-      compresses ? compressive_.queue : CompressedQueue{.fine = capacity};  // which evicts rows
+  // Without compressed rows the newest fine ones stay, and the others are lost.
+  const CompressedQueue queue = compresses ? compressive_.queue : CompressedQueue{.fine = capacity};
   const Tensor begin =
       before.begin ? before.begin : zeros({content.k.dim(0)}, DType::i64, content.k.device());
   const CompressedQueue::Update update =

@@ -60,8 +60,9 @@ class CompressiveAttention final : public RelativeMultiHead {
   int64_t rows() const;
   /// Returns an empty memory for evaluation, where weights do not change. It holds keys and values
   /// of the queue, [B, H, rows(), d], which are projected once, and the states of those rows alone
-  /// that are still to be compressed, the fine ones: [B, rows() - n_cm, D]. Compressing is a
-  /// function of states, and no keys or values of fine rows can tell those of their compressed row.
+  /// that are still to be compressed, the fine ones: [B, rows() - n_cm, D]. Keys and values of fine
+  /// rows tell those of the row that they become with most_used, and with mean where no norm comes
+  /// before the projections, but not otherwise.
   LayerMemory evaluation(int64_t batch, DType dtype, Device device) const;
 
   /// Returns the attention that each key of [queue; x] gets from all rows of x and all heads, [B,

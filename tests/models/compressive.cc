@@ -485,6 +485,7 @@ std::vector<Compressive> evaluated_models() {
     }
     with([](auto& c) { c.rate = 9; });
     with([](auto& c) { c.clamp = 2; });
+    with([](auto& c) { c.memory.set("reversible"); });
     with([](auto& c) { c.compressed_len = 0; });
     with([](auto& c) { c.start = MemoryStart::zeros; });
     with([](auto& c) {

@@ -59,6 +59,12 @@ recall() {
   score test
 }
 
+# means DIR: the last step of every 50, and the mean of the bits per byte of those steps.
+means() {
+  sed -n 's/^{"step":\([0-9]*\),"loss":.*"bpb":\([0-9.]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
+    awk '{ sum += $2 } $1 % 50 == 0 { printf "%d %.4f\n", $1, sum / 50; sum = 0 }'
+}
+
 # pieces: encoder-decoders read and write 4,000 byte pairs of the articles. 3.7 bytes each: a summary
 # is a fourth as many tokens as in bytes, and a source of 512 holds 1,900 bytes.
 pieces() {
@@ -193,6 +199,22 @@ case "$family" in
     for rows in 16 64 256; do
       score test --set "model.compressed_len=$rows" 2>&1 | tee -a "$out/memories.txt"
     done ;;
+  compressive-frozen) # a rate that stays, and one of 0 from step 1,000 on: frozen.jsonl, frozen.png
+    run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1 --set schedule.name=constant --log-every 1)
+    train_to 1000
+    [ -e "$out-frozen" ] || cp -r "$out" "$out-frozen"
+    train_to 1500
+    out="$out-frozen" train_to 1500 --lr 0
+    paste -d ' ' <(means "$out") <(means "$out-frozen") |
+      awk '{ print "{\"step\":" $1 ",\"bpb\":" $2 ",\"frozen_bpb\":" $4 "}" }' > "$out/frozen.jsonl"
+    curve() { sed "s/.*\"$1\":\([0-9.]*\).*/\1/" "$out/frozen.jsonl" | paste -s -d , -; }
+    series() {
+      echo "{\"name\": \"$1\", \"x\": [$(curve step)], \"y\": [$(curve "$2")]}"
+    }
+    echo "{\"path\": \"$out/frozen.png\", \"title\": \"training loss, means of 50 steps\"," \
+      "\"x_label\": \"step\", \"y_label\": \"bits per byte\", \"series\": [" \
+      "$(series 'rate 0 from step 1,000 on' frozen_bpb), $(series 'the rate stays' bpb)]}" |
+      "$(dirname "$longspan")/bench/bench_plot" ;;
   compressive-recall) # a label 511 tokens back, two layers with 64 fine and 64 compressed rows
     run+=(--set model.segment=64 --set model.mem_len=64 --set model.compressed_len=64)
     recall ;;

@@ -30,7 +30,9 @@ struct LayerMemory {
   /// i64 [B, capacity]: the step of its stream, from 1 on, in which each row was made, of a layer
   /// that keeps others than the newest rows; with free rows, as if none were missing.
   Tensor births;
-  Tensor spans;  ///< [B, capacity] f32 (f64 for f64): steps that each row of `keys` lives
+  /// [B, capacity] f32 (f64 for f64): steps that each row of `keys` lives. In decoding [B, slots],
+  /// and rows in place of steps: a span loses one with each row that is deleted behind its own.
+  Tensor spans;
   /// Projected relative positions of decoding, W_R R [H, n, d]: distances n - 1 to 0. All samples
   /// share them.
   Tensor distances;

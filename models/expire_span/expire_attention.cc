@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/mode.h"
+#include "nn/decoding_memory.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -17,6 +18,13 @@ namespace {
 
 constexpr const char* kOp = "expire attention";
 constexpr double kAlways = 1e300;  // a life that no span has
+
+/// Returns how many rows decoding appends to these before it deletes any. Dead ones among n more
+/// rows cost attention n / 2 rows for each token, and copying those that live costs rows / n: that
+/// is least, together, near here.
+int64_t free_slots(int64_t rows) {
+  return std::max<int64_t>(16, std::llround(std::sqrt(2.0 * static_cast<double>(rows))));
+}
 
 /// Returns the largest integers that are at most x. No gradient.
 Tensor floor_of(const Tensor& x) {
@@ -43,11 +51,18 @@ void check(const ExpireOptions& o) {
 struct ExpireAttention::Rows {
   int64_t before = 0, queries = 0;  // rows of the memory and of x
   Tensor births;                    // f64 [B, T]: step of each key in its stream
-  Tensor age;                       // f64 [B, T]: its distance to the first query
+  Tensor age;                       // f64 [B or 1, T]: its distance to the first query; undefined:
+                                    // spans count rows, as in decoding
   Tensor begin;                     // i64 [B]: as in LayerMemory, may be undefined
   Tensor exist;                     // u8 [B, T]; undefined: all
 
   int64_t keys() const { return before + queries; }
+};
+
+/// The rows that stay in a memory: `rows` i64 [B, M] of those that there were, in their order, -1
+/// before `begin` i64 [B, 1].
+struct ExpireAttention::Survivors {
+  Tensor rows, begin;
 };
 
 ExpireAttention::ExpireAttention(const AttentionOptions& options, const ExpireOptions& spans,
@@ -146,9 +161,13 @@ Tensor ExpireAttention::attend_with(const Projected& p, const Tensor& spans, con
     t.relation_key = concat({none, cast(positions_, dtype), none}, 0);
   }
   ScoreTerms masked = t;
-  const Tensor index = iota(keys, DType::f64, p.q.device());
-  const Tensor shift = sub(sub(static_cast<double>(rows.before), index), rows.age);
-  masked.span = unsqueeze(add(spans, cast(shift, spans.dtype())), 1);  // [B, 1, T]
+  Tensor in_rows = spans;
+  if (rows.age) {
+    const Tensor index = iota(keys, DType::f64, p.q.device());
+    const Tensor shift = sub(sub(static_cast<double>(rows.before), index), rows.age);
+    in_rows = add(spans, cast(shift, spans.dtype()));
+  }
+  masked.span = unsqueeze(in_rows, 1);  // [B, 1, T]
   masked.ramp = masked.offset = spans_.ramp;
   const Keys all[] = {{p.k, p.v}};
   const auto part = [&](int64_t nearest, int64_t farthest, const ScoreTerms& terms,
@@ -203,37 +222,39 @@ Tensor ExpireAttention::staying(const Tensor& spans, const Rows& rows) const {
   return greater(life, constant(-spans_.ramp));
 }
 
-LayerMemory ExpireAttention::survivors(const Tensor& spans, const Rows& rows, const Projected& p,
-                                       const LayerContext& ctx) const {
-  const NoGrad off;
+ExpireAttention::Survivors ExpireAttention::survivors(const Tensor& spans, const Rows& rows,
+                                                      int64_t space) const {
   const Device device = spans.device();
   const Tensor stay = staying(spans, rows);
-  const int64_t batch = stay.dim(0), keys = rows.keys(),
-                free = std::max<int64_t>(capacity_ - keys, 0);
+  const int64_t keys = rows.keys(), free = std::max<int64_t>(space - keys, 0);
   Tensor count = narrow(cumsum(stay, 1), 1, keys - 1, 1);  // i64 [B, 1]
-  count = detail::checked_ids(
-      count, 0, capacity_ + 1, std::nullopt, [at = capacity_](int64_t sample, int64_t live) {
+  count =
+      detail::checked_ids(count, 0, space + 1, std::nullopt, [space](int64_t sample, int64_t live) {
         fail<ValueError>(kOp,
                          "{} memories live in sample {}, but there are {} rows; raise max_memory "
                          "or set overflow=drop",
-                         live, sample, at);
+                         live, sample, space);
       });
-  const Tensor begin =
-      cast(sub(static_cast<double>(capacity_), cast(count, DType::f64)), DType::i64);
+  const Tensor begin = cast(sub(static_cast<double>(space), cast(count, DType::f64)), DType::i64);
   // A stable sort puts those that stay last, in their order.
-  Tensor order =
-      narrow(argsort(stay, 1), 1, std::max<int64_t>(keys - capacity_, 0), capacity_ - free);
+  Tensor order = narrow(argsort(stay, 1), 1, std::max<int64_t>(keys - space, 0), space - free);
   if (free > 0) order = pad(order, 1, free, 0, -1);
-  const Tensor index = unsqueeze(iota(capacity_, DType::i64, device), 0);
-  order = where(less(index, begin), full({1, 1}, -1, DType::i64, device), order);
+  const Tensor index = unsqueeze(iota(space, DType::i64, device), 0);
+  return {where(less(index, begin), full({1, 1}, -1, DType::i64, device), order), begin};
+}
+
+LayerMemory ExpireAttention::next_memory(const Tensor& spans, const Rows& rows, const Projected& p,
+                                         const LayerContext& ctx) const {
+  const NoGrad off;
+  const Survivors stay = survivors(spans, rows, capacity_);
   const auto of = [&](const Tensor& x) {  // [B, T] -> [B, capacity]
-    return in_memory(reshape(permute_rows(unsqueeze(x, 2), order), {batch, capacity_}));
+    return in_memory(squeeze(permute_rows(unsqueeze(x, 2), stay.rows), 2));
   };
   LayerMemory m;
-  m.begin = in_memory(reshape(begin, {batch}));
+  m.begin = in_memory(squeeze(stay.begin, 1));
   m.births = of(cast(rows.births, DType::i64));
   if (ctx.memory.keys) {
-    const Tensor heads = unsqueeze(order, 1);
+    const Tensor heads = unsqueeze(stay.rows, 1);
     m.keys = in_memory(permute_rows(p.k, heads));
     m.values = in_memory(permute_rows(p.v, heads));
     m.spans = of(spans);
@@ -241,24 +262,95 @@ LayerMemory ExpireAttention::survivors(const Tensor& spans, const Rows& rows, co
   }
   const Tensor x = ctx.block_input.detach();
   m.states = in_memory(permute_rows(
-      ctx.block_states ? concat({cast(ctx.block_states, x.dtype()), x}, 1) : x, order));
+      ctx.block_states ? concat({cast(ctx.block_states, x.dtype()), x}, 1) : x, stay.rows));
   return m;
 }
 
+/// The rows that stay come first, then n free ones. A span in rows ends at row j + span, wherever
+/// its row j comes to lie. Rows that do not exist end where row 0 was before: they are dead.
+LayerMemory ExpireAttention::without_the_dead(const LayerMemory& m, int64_t n) const {
+  const Device device = m.keys.device();
+  const Tensor index = unsqueeze(iota(m.count, DType::f64, device), 0),
+               spans = narrow(m.spans, 1, 0, m.count);
+  Rows rows;
+  rows.before = m.count;
+  rows.age = sub(static_cast<double>(m.count), index);
+  const int64_t count = std::min(m.count, capacity_);
+  const Survivors stay = survivors(spans, rows, count);
+  const Tensor order = pad(stay.rows, 1, 0, n, -1), heads = unsqueeze(order, 1);
+  const Tensor ends = permute_rows(unsqueeze(add(cast(spans, DType::f64), index), 2), order);
+  const Tensor moved =
+      add(unsqueeze(iota(count + n, DType::f64, device), 0), static_cast<double>(m.count - count));
+  LayerMemory next = m;
+  next.keys = in_memory(permute_rows(m.keys, heads));
+  next.values = in_memory(permute_rows(m.values, heads));
+  next.spans = in_memory(cast(sub(squeeze(ends, 2), moved), spans.dtype()));
+  next.begin = in_memory(squeeze(stay.begin, 1));
+  next.count = count;
+  return next;
+}
+
+Output ExpireAttention::decode(const Tensor& x, const LayerContext& ctx) const {
+  require<GradientError>(!autograd::recording(), kOp,
+                         "decoding keeps keys and values without history; use NoGrad");
+  LayerMemory m = ctx.memory;
+  const Tensor phantom = std::exchange(m.states, {});  // before the first token
+  Projected p = phantom ? project_after(cast(phantom, x.dtype()), x) : project(x);
+  const Tensor e = spans(phantom, x);
+  const int64_t fresh = e.dim(1);
+  if (!m.keys) {
+    const int64_t slots = fresh + free_slots(fresh);
+    const auto empty = [&](const Shape& shape, DType dtype) {
+      return Tensor::empty(shape, dtype, x.device(), Category::memory);
+    };
+    m.keys = empty({x.dim(0), p.k.dim(1), slots, p.k.dim(3)}, p.k.dtype());
+    m.values = empty({x.dim(0), p.v.dim(1), slots, p.v.dim(3)}, p.v.dtype());
+    m.spans = empty({x.dim(0), slots}, e.dtype());
+  } else if (m.count + fresh > m.keys.dim(2)) {
+    m = without_the_dead(m, std::max(fresh, free_slots(std::min(m.count, capacity_))));
+  }
+  m = remember(m, p.k, p.v, m.first + m.count, 0, e);
+  p.k = memory_slots(m.keys, 0, m.count);
+  p.v = memory_slots(m.values, 0, m.count);
+  Rows rows;
+  rows.before = m.count - x.dim(1);
+  rows.queries = x.dim(1);
+  rows.begin = m.begin;
+  Output result(merge(attend_with(p, narrow(m.spans, 1, 0, m.count), rows, {})));
+  result.kept = std::move(m);
+  return result;
+}
+
+Tensor ExpireAttention::spans_with(const Tensor& x, const LayerContext& ctx) const {
+  const Tensor own = spans(ctx.memory.states, x);
+  return ctx.memory.spans ? concat({ctx.memory.spans, own}, 1) : own;
+}
+
+/// Shortened spans are used in the mask and the penalty: where the limit is the smaller, nothing of
+/// the span has a gradient. The memories themselves live as long as their own spans say.
+Tensor ExpireAttention::shortened(const Tensor& spans, const LayerContext& ctx) {
+  return ctx.span_limit ? minimum(spans, cast(ctx.span_limit, spans.dtype())) : spans;
+}
+
+Output ExpireAttention::remembered(const Tensor& spans, const Rows& rows, const Projected& p,
+                                   const LayerContext& ctx, Pass pass) const {
+  Output result;
+  if (pass.training && spans_.penalty > 0) {
+    result.losses = {{"span", penalty_of(shortened(spans, ctx), rows)}};
+  }
+  if (ctx.mem_len > 0) result.kept = next_memory(spans, rows, p, ctx);
+  return result;
+}
+
 Output ExpireAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  if (ctx.decoding) return decode(x, ctx);
   require(!ctx.memory.keys || !pass.training, kOp,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
   const Rows rows = rows_of(ctx.memory, x.dim(0), x.dim(1), x.device());
-  const Tensor own = spans(ctx.memory.states, x);
-  const Tensor e = ctx.memory.spans ? concat({ctx.memory.spans, own}, 1) : own;
-  // Shortened spans are used in the mask and the penalty: where the limit is the smaller, nothing
-  // of the span has a gradient. The memories themselves live as long as their own spans say.
-  const Tensor seen = ctx.span_limit ? minimum(e, cast(ctx.span_limit, e.dtype())) : e;
+  const Tensor e = spans_with(x, ctx);
   const Projected p = keys_of(x, ctx);
-  Output result;
-  result.y = merge(attend_with(p, seen, rows, {options().dropout, pass}));
-  if (pass.training && spans_.penalty > 0) result.losses = {{"span", penalty_of(seen, rows)}};
-  if (ctx.mem_len > 0) result.kept = survivors(e, rows, p, ctx);
+  Output result = remembered(e, rows, p, ctx, pass);
+  result.y = merge(attend_with(p, shortened(e, ctx), rows, {options().dropout, pass}));
   return result;
 }
 

@@ -49,7 +49,9 @@ struct ExpireOptions {
 /// of steps. Which rows stay is decided on the device; the host reads nothing.
 ///
 /// With LayerMemory::keys, as evaluation keeps them, keys, values and spans take the place of
-/// states.
+/// states. Decoding appends to them in place (LayerContext::decoding) and deletes once in about
+/// sqrt(2 M) tokens, where there are M rows: only then are rows copied, and more of them live than
+/// `capacity` has space for.
 class ExpireAttention final : public MultiHead {
  public:
   /// positions  p [P, d] for distances P to 1, shared with other layers, which do not visit it; may
@@ -85,16 +87,28 @@ class ExpireAttention final : public MultiHead {
 
  private:
   struct Rows;
+  struct Survivors;
 
   /// When the keys were made that come with x of this batch and these queries.
   static Rows rows_of(const LayerMemory& memory, int64_t batch, int64_t queries, Device device);
   Projected keys_of(const Tensor& x, const LayerContext& ctx) const;
+  /// The spans [B, T] of the memory and of x.
+  Tensor spans_with(const Tensor& x, const LayerContext& ctx) const;
+  static Tensor shortened(const Tensor& spans, const LayerContext& ctx);
   /// The penalty of these spans.
   Tensor penalty_of(const Tensor& spans, const Rows& rows) const;
   /// u8 [B, T]: which rows stay.
   Tensor staying(const Tensor& spans, const Rows& rows) const;
-  LayerMemory survivors(const Tensor& spans, const Rows& rows, const Projected& p,
-                        const LayerContext& ctx) const;
+  /// Those that stay in a memory with space for so many rows.
+  Survivors survivors(const Tensor& spans, const Rows& rows, int64_t space) const;
+  LayerMemory next_memory(const Tensor& spans, const Rows& rows, const Projected& p,
+                          const LayerContext& ctx) const;
+  /// A memory of decoding without the rows that nobody will see, with n free slots.
+  LayerMemory without_the_dead(const LayerMemory& m, int64_t n) const;
+  Output decode(const Tensor& x, const LayerContext& ctx) const;
+  /// The losses and the memory of forward(), without its y.
+  Output remembered(const Tensor& spans, const Rows& rows, const Projected& p,
+                    const LayerContext& ctx, Pass pass) const;
   /// Attends to p with these spans; returns [B, H, L, dv].
   Tensor attend_with(const Projected& p, const Tensor& spans, const Rows& rows,
                      const Dropout& dropout) const;

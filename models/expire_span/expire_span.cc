@@ -250,18 +250,12 @@ Stack::Result ExpireSpan::run(const Tensor& x, const LayerContext& ctx, StreamSt
 
 std::unique_ptr<DecodeState> ExpireSpan::start_decoding(int64_t batch) const {
   auto state = std::make_unique<StreamState>(batch);
-  state->memory = evaluation_memory(batch);
+  const Shape shape{batch, config_.phantom_zero_memory, config_.d_model};
+  for (int64_t i = 0; i < config_.n_layer && config_.phantom_zero_memory > 0; ++i) {
+    LayerMemory& m = state->memory.layers.emplace_back();
+    m.states = Tensor::zeros(shape, compute(), device(), Category::memory);
+  }
   return state;
-}
-
-/// A token is a segment of its own.
-Tensor ExpireSpan::decode(const Tensor& tokens, DecodeState& opaque) const {
-  StreamState& state = StreamState::of(opaque, kName, tokens);
-  const NoGrad off;
-  Stack::Result result = states(tokens, state.memory, Pass{});
-  state.memory = std::move(result.memory);
-  state.position += tokens.dim(1);
-  return head(select(result.y, 1, -1));  // [B, V]
 }
 
 AttentionOutline ExpireSpan::attention_outline(int64_t layer, int64_t length) const {

@@ -72,7 +72,6 @@ class ExpireSpan final : public CausalDecoder {
   /// empty_memory().
   SegmentMemory evaluation_memory(int64_t batch) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
-  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   std::string remark(int64_t length) const override;
 

@@ -14,6 +14,7 @@
 #include "core/memory.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/index.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -589,33 +590,133 @@ TEST(ExpireSpan, Test10_OneShareForAllLayersInTrainingOnly) {
   EXPECT_NE(loss(shortened, training), loss(shortened, training.at(5)));
 }
 
+// 100 tokens, while 14 memories can live: decoding deletes several times, wherever a prompt ends.
 TEST(ExpireSpan, Test11_DecodesAsSegments) {
-  for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
-    for (const int64_t phantom : {0, 4}) {
-      const ExpireSpan model = made([&](auto& c) {
-        c.norm = place;
-        c.phantom_zero_memory = phantom;
-      });
-      const NoGrad off;
-      const Tensor tokens = some_tokens(2, 40, 11);
+  struct Case {
+    const char* what;
+    Change change;
+  };
+  const Case cases[] = {
+      {"post-norm", [](auto&) {}},
+      {"pre-norm", [](auto& c) { c.norm = NormPlace::pre; }},
+      {"phantom rows", [](auto& c) { c.phantom_zero_memory = 4; }},
+      {"phantom rows and pre-norm",
+       [](auto& c) {
+         c.phantom_zero_memory = 4;
+         c.norm = NormPlace::pre;
+       }},
+      {"a least span", [](auto& c) { c.always_keep = 6; }},
+      {"no positions", [](auto& c) { c.positions = 0; }},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    const ExpireSpan model = made(each.change);
+    const NoGrad off;
+    const Tensor tokens = some_tokens(2, 100, 11);
+    SegmentMemory memory = model.empty_memory(2);
+    std::vector<Tensor> segments;
+    for (int64_t t = 0; t < 100; t += 5) {
+      segments.push_back(model.logits_after(memory, part(tokens, t, 5)));
+    }
+    const Tensor expected = concat(segments, 1);
+    for (const std::vector<int64_t>& prompts :
+         std::vector<std::vector<int64_t>>{{}, {3}, {40}, {17, 18}, {1, 1, 50, 20}}) {
       auto state = model.start_decoding(2);
-      SegmentMemory memory = model.empty_memory(2);
-      Tensor blocks;
-      for (int64_t t = 0; t < 40; ++t) {
-        if (t % 5 == 0) blocks = model.logits_after(memory, part(tokens, t, 5));
-        const Tensor decoded = model.decode(part(tokens, t, 1), *state);
-        EXPECT_LT(distance(decoded, contiguous(select(blocks, 1, t % 5))), 1e-12) << t;
+      auto prompt = prompts.begin();
+      for (int64_t t = 0; t < 100;) {
+        const int64_t n = prompt != prompts.end() ? *prompt++ : 1;
+        const Tensor decoded = model.decode(part(tokens, t, n), *state);
+        t += n;
+        EXPECT_LT(distance(decoded, contiguous(select(expected, 1, t - 1))), 1e-12) << t;
       }
-      // A prompt is read at once.
-      auto prompted = model.start_decoding(2);
-      const Tensor last = model.decode(tokens, *prompted);
-      EXPECT_LT(distance(last, contiguous(select(blocks, 1, 4))), 1e-12);
-      // Beams take rows.
-      state->take_rows(Tensor::from(std::vector<int64_t>{1, 1, 0}, {3}), true);
-      const Tensor next = model.decode(some_tokens(3, 1, 11), *state);
-      EXPECT_EQ(next.dim(0), 3);
     }
   }
+}
+
+TEST(ExpireSpan, Test11_BeamsTakeRows) {
+  for (const int64_t phantom : {0, 4}) {
+    const ExpireSpan model = made([&](auto& c) { c.phantom_zero_memory = phantom; });
+    const NoGrad off;
+    const Tensor tokens = some_tokens(2, 50, 11), next = some_tokens(3, 30, 11, 5);
+    const std::vector<int64_t> beams = {1, 1, 0};
+    const Tensor from = Tensor::from(beams, {3});
+    for (const int64_t before : {0, 7, 50}) {
+      auto state = model.start_decoding(2);
+      if (before > 0) model.decode(part(tokens, 0, before), *state);
+      state->take_rows(from, true);
+      const Tensor all = concat({take(part(tokens, 0, before), from), next}, 1);
+      auto alone = model.start_decoding(3);
+      if (before > 0) model.decode(part(all, 0, before), *alone);
+      for (int64_t t = 0; t < 30; ++t) {
+        EXPECT_LT(distance(model.decode(part(next, t, 1), *state),
+                           model.decode(part(next, t, 1), *alone)),
+                  1e-13);
+      }
+    }
+  }
+}
+
+/// Returns the bytes allocated while f runs, without the workspace of kernels.
+template <class F>
+int64_t bytes_of(F&& f) {
+  const MemoryTrace trace(Device{});
+  f();
+  int64_t bytes = 0;
+  for (const MemoryTrace::Block& b : trace.blocks()) {
+    if (b.category != Category::workspace) bytes += b.bytes;
+  }
+  return bytes;
+}
+
+TEST(ExpireSpan, Test11_ATokenCopiesNoMemory) {
+  std::vector<int64_t> least;
+  for (const int64_t rows : {800, 3200}) {
+    ExpireSpan model = made(
+        [&](auto& c) {
+          c.span_max = rows;
+          c.span_ramp = 1;
+          c.n_layer = 1;
+        },
+        DType::f32);
+    set_all_spans(model, true);
+    const NoGrad off;
+    EXPECT_EQ(model.memory_length(), rows);
+    auto state = model.start_decoding(1);
+    model.decode(some_tokens(1, rows, 11), *state);
+    const auto period = static_cast<int64_t>(std::sqrt(2.0 * double(rows)));
+    int64_t copies = 0;
+    least.push_back(rows * 8 * 4);  // bytes of the keys
+    for (int64_t t = 0; t <= 5 * period; ++t) {
+      const Tensor token = some_tokens(1, 1, 11, static_cast<uint64_t>(t));
+      const int64_t bytes = bytes_of([&] { model.decode(token, *state); });
+      copies += bytes >= rows * 8 * 4 ? 1 : 0;
+      least.back() = std::min(least.back(), bytes);
+    }
+    EXPECT_EQ(copies, 5) << rows;
+  }
+  EXPECT_EQ(least[0], least[1]);  // however many rows there are
+}
+
+TEST(ExpireSpan, Test11_DecodingSaysWhereThereIsNoSpace) {
+  const auto with = [](Overflow overflow) {
+    return made([&](auto& c) {
+      c.max_memory = 5;
+      c.overflow = overflow;
+      c.positions = 2;
+    });
+  };
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 60, 11);
+  ExpireSpan strict = with(Overflow::error), drops = with(Overflow::drop);
+  set_all_spans(strict, true);
+  set_all_spans(drops, true);
+  const auto decode = [&](const ExpireSpan& model) {
+    auto state = model.start_decoding(2);
+    for (int64_t t = 0; t < 60; ++t) model.decode(part(tokens, t, 1), *state);
+  };
+  const std::string message = message_of<ValueError>([&] { decode(strict); });
+  EXPECT_TRUE(contains(message, "memories live in sample 0, but there are 5 rows")) << message;
+  decode(drops);
 }
 
 TEST(ExpireSpan, Test11_SpansComputedOnceAreThoseComputedAgain) {

@@ -90,6 +90,10 @@ void draw_checkpoint(const TrainingRun& run) {
   if (draw_spans(run, *data)) {
     std::fprintf(stderr, "spans: %s/pictures/spans.png\n", run.out.c_str());
   }
+  if (draw_lifetimes(run, *data)) {
+    std::fprintf(stderr, "lifetimes of memories: %s/pictures/lifetimes.png\n", run.out.c_str());
+  }
+  draw_living(run);
 }
 
 }  // namespace
@@ -103,7 +107,7 @@ int draw_command(int argc, const char* const* argv) {
       "to, "
       "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of its "
       "newest checkpoint, and pictures/attention.png, with pictures/spans.png if the model learns "
-      "spans.");
+      "spans, and pictures/lifetimes.png if it learns how long it remembers.");
   Options o;
   set_fields(o, taken(line, "draw."));
   const std::string* const out = line.value("--out");

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/error.h"
 #include "data/io/files.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "train/log.h"
 #include "train/plot.h"
 
 namespace longspan {
@@ -14,6 +18,7 @@ namespace {
 
 constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
 constexpr int64_t drawn_span_tokens = 48;
+constexpr int64_t lifetime_tokens = 4096, lifetime_rows = 40;
 
 std::string picture(const std::string& out, const char* name) {
   make_folders(out + "/pictures", "pictures");
@@ -39,6 +44,89 @@ void draw_span_bars(const std::string& path, const std::string& title,
                            .colour = 1});
   }
   write_line_plot(path, plot);
+}
+
+/// Returns the kind of a byte as lifetimes.png tells them apart.
+std::string kind_of_byte(int32_t byte) {
+  constexpr std::string_view markup = "<>[]{}|=&#*/";
+  if (byte == ' ' || byte == '\t') return "spaces";
+  if (byte == '\n' || byte == '\r') return "line breaks";
+  if (byte >= '0' && byte <= '9') return "digits";
+  const int32_t small = byte | 0x20;
+  if (small >= 'a' && small <= 'z') return "letters";
+  const bool is_ascii = byte >= 0 && byte < 128;
+  return is_ascii && markup.find(static_cast<char>(byte)) != markup.npos ? "markup" : "others";
+}
+
+/// Returns the kind of each token: of bytes, or the token itself if it is one of the most frequent,
+/// so that there are at most `most` kinds.
+std::vector<std::string> kinds_of(const std::vector<int32_t>& ids, bool bytes, size_t most) {
+  std::map<int32_t, int64_t> counts;
+  for (const int32_t id : ids) ++counts[id];
+  std::vector<std::pair<int64_t, int32_t>> frequent;
+  for (const auto& [id, count] : counts) frequent.emplace_back(-count, id);
+  std::sort(frequent.begin(), frequent.end());
+  std::map<int32_t, std::string> names;
+  const size_t named = counts.size() <= most ? most : most - 1;
+  for (size_t i = 0; i < std::min(named, frequent.size()); ++i) {
+    names[frequent[i].second] = fmt::format("token {}", frequent[i].second);
+  }
+  std::vector<std::string> kinds;
+  for (const int32_t id : ids) {
+    const auto name = names.find(id);
+    const std::string own = name != names.end() ? name->second : "others";
+    kinds.push_back(bytes ? kind_of_byte(id) : own);
+  }
+  return kinds;
+}
+
+/// Returns for each layer how many steps each of the tokens is remembered, which are read in
+/// segments as long as those of the run.
+std::vector<std::vector<double>> lifetimes_of(const TrainingRun& run,
+                                              const std::vector<int32_t>& ids) {
+  std::vector<std::vector<double>> layers;
+  SegmentMemory memory = run.model->empty_memory(1);
+  const int64_t all = std::ssize(ids);
+  for (int64_t at = 0; at < all; at += run.config.length) {
+    const auto begin = ids.begin() + at;
+    const std::vector<int32_t> part(begin, begin + std::min(run.config.length, all - at));
+    const Tensor tokens = Tensor::from(part, {1, std::ssize(part)}, run.device);
+    const std::vector<Tensor> spans = run.model->token_spans(tokens, memory);
+    if (spans.empty()) return {};
+    layers.resize(spans.size());
+    for (size_t i = 0; i < spans.size(); ++i) {
+      const auto own = to_device(cast(spans[i], DType::f64), {}).to_vector<double>();
+      layers[i].insert(layers[i].end(), own.begin(), own.end());
+    }
+    run.model->logits_after(memory, tokens);
+  }
+  return layers;
+}
+
+/// Adds a row for each kind to a histogram whose columns are below 1, 1 to sqrt(2), sqrt(2) to 2
+/// and so on.
+void add_histogram(HeatMap& map, int64_t layer, const std::vector<double>& steps,
+                   const std::vector<std::string>& kinds) {
+  struct Row {
+    std::vector<double> tokens;
+    double count = 0, sum = 0;
+  };
+  std::map<std::pair<size_t, std::string>, Row> rows;  // short names first: token 2 before token 10
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Row& row = rows[{kinds[i].size(), kinds[i]}];
+    row.tokens.resize(static_cast<size_t>(map.columns), 0.0);
+    const double column = steps[i] < 1 ? 0 : 1 + std::floor(2 * std::log2(steps[i]));
+    row.tokens[std::min(static_cast<size_t>(column), row.tokens.size() - 1)] += 1;
+    row.count += 1;
+    row.sum += steps[i];
+  }
+  for (const auto& [kind, row] : rows) {
+    for (const double n : row.tokens) map.values.push_back(n / row.count);
+    const double mean = row.sum / row.count;
+    const std::string text = mean < 100 ? fmt::format("{:.3g}", mean) : fmt::format("{:.0f}", mean);
+    map.row_labels.push_back(fmt::format("{} {}: {}", layer, kind.second, text));
+    ++map.rows;
+  }
 }
 
 }  // namespace
@@ -192,6 +280,54 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
     map.column_labels.push_back(bytes ? byte_label(id) : std::to_string(id));
   }
   write_heat_map(picture(run.out, "spans_along_text.png"), map);
+  return true;
+}
+
+bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
+  const std::vector<int32_t> ids = task_data.first_tokens(lifetime_tokens);
+  if (ids.empty() || run.model->memory_length() == 0) return false;
+  const std::vector<std::vector<double>> layers = lifetimes_of(run, ids);
+  if (layers.empty()) return false;
+  const std::vector<std::string> kinds =
+      kinds_of(ids, task_data.items() == "bytes",
+               std::max<size_t>(static_cast<size_t>(lifetime_rows) / layers.size(), 6));
+  double longest = 1;
+  for (const std::vector<double>& steps : layers) {
+    longest = std::max(longest, *std::max_element(steps.begin(), steps.end()));
+  }
+  HeatMap map{.title = fmt::format("how long {} remembers", run.config.model_name),
+              .x_label = "steps, from; colour: share of the kind",
+              .y_label = "layer, kind of token: mean",
+              .columns = 2 + static_cast<int64_t>(2 * std::log2(longest)),
+              .high = 1,
+              .exponent = 0.5};
+  for (int64_t i = 0; i < map.columns; ++i) {
+    map.column_labels.push_back(
+        i == 0 ? "0" : fmt::format("{:.0f}", std::exp2((static_cast<double>(i) - 1) / 2)));
+    if (i % 2 == 0 && i > 0) map.column_labels.back() = "";
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    add_histogram(map, static_cast<int64_t>(i), layers[i], kinds);
+  }
+  write_heat_map(picture(run.out, "lifetimes.png"), map);
+  return true;
+}
+
+bool draw_living(const TrainingRun& run) {
+  Series living;
+  for (const Json& row : read_rows(run.out + "/metrics.jsonl")) {
+    const Json* rows = row.find("living_memories");
+    if (rows == nullptr || !rows->is_number()) continue;
+    living.x.push_back(row["step"].number());
+    living.y.push_back(rows->number());
+  }
+  if (living.x.empty()) return false;
+  write_line_plot(
+      picture(run.out, "living.png"),
+      {.title = fmt::format("memories of {} that the next token sees", run.config.model_name),
+       .x_label = "step",
+       .y_label = "memories of a layer",
+       .series = {living}});
   return true;
 }
 

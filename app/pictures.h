@@ -45,5 +45,14 @@ std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_
 /// "pictures/spans_along_text.png" for each of them. Returns false, and draws nothing, unless the
 /// model learns spans and the split has tokens.
 bool draw_spans(const TrainingRun& run, const TaskData& task_data);
+/// Draws "pictures/lifetimes.png": a histogram, for each layer and kind of token, of how many steps
+/// the first tokens of the validation split are remembered. Bytes are letters, digits, spaces, line
+/// breaks, markup (one of <>[]{}|=&#*/) and others; other tokens are the most frequent ones, each
+/// by itself, and all others. Returns false, and draws nothing, unless the model learns that and
+/// the split has tokens.
+bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data);
+/// Draws "pictures/living.png": the memories that the next token sees, a mean over layers and
+/// samples, over steps, from metrics.jsonl. Returns false, and draws nothing, if it has none.
+bool draw_living(const TrainingRun& run);
 
 }  // namespace longspan

@@ -297,6 +297,17 @@ void Training::show() {
             at_.step == c_.steps);
 }
 
+std::optional<double> Training::living_memories() const {
+  double sum = 0, count = 0;
+  for (const SegmentMemory& memory : p_.memories) {
+    for (const double rows : p_.run.model->living(memory)) {
+      sum += rows;
+      count += 1;
+    }
+  }
+  return count > 0 ? std::optional(sum / count) : std::nullopt;
+}
+
 void Training::log_step() {
   if (logged_step_ == at_.step) return;
   Members values{{"loss", loss_},
@@ -310,6 +321,7 @@ void Training::log_step() {
                  {"peak_bytes", at_.peak.total()}};
   for (const auto& [name, value] : auxiliary_) values.emplace_back("loss_" + name, value);
   for (const auto& [group, norm] : norms_) values.emplace_back("gradient_norm_" + group, norm);
+  if (const auto living = living_memories()) values.emplace_back("living_memories", *living);
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);
   if (inversion_.largest > kDrift && !drift_said_) {
@@ -382,6 +394,8 @@ void Training::finish_run() {
   if (at_.step > 0 || valid_step_ >= 0) draw_loss(p_.run, p_.unit);
   draw_attention(p_.run, *p_.data);
   draw_spans(p_.run, *p_.data);
+  draw_lifetimes(p_.run, *p_.data);
+  draw_living(p_.run);
   finish(p_.run.out, summary(p_.run, at_, valid_));
 }
 

@@ -90,6 +90,9 @@ class Training {
   double clipped_norm(const StepResult& done);
   void show();
   void log_step();
+  /// Returns how many memories the next token sees, a mean over layers and samples; nothing unless
+  /// the model deletes them one by one.
+  std::optional<double> living_memories() const;
   void say_why_not_recorded();
   void validate();
   void require_finite_loss();

@@ -129,6 +129,15 @@ class LanguageModel : public Module {
   /// Returns how many tokens back each of the tokens [1, L] sees in each layer and head, for
   /// pictures: [layers, H, L] f32. Undefined unless the model learns that.
   virtual Tensor seen_spans(const Tensor& /*tokens*/) const { return {}; }
+  /// Returns for each layer how many steps each of tokens [B, L] is remembered after the segments
+  /// in `memory`, [B, L] f32 (f64 for f64). Empty unless the model learns that.
+  virtual std::vector<Tensor> token_spans(const Tensor& /*tokens*/,
+                                          const SegmentMemory& /*memory*/) const {
+    return {};
+  }
+  /// Returns for each layer how many rows of `memory` the next token can see, averaged over
+  /// samples. Empty unless rows are deleted before they are too old. Waits for the device.
+  virtual std::vector<double> living(const SegmentMemory& /*memory*/) const { return {}; }
 
   /// Whether the layers are reversible under every memory policy, so that policy `reversible`
   /// computes the same function as `standard`, with gradients equal up to rounding, and not another

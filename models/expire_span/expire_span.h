@@ -75,12 +75,9 @@ class ExpireSpan final : public CausalDecoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   std::string remark(int64_t length) const override;
 
-  /// Returns for each layer the spans e [B, L] of these tokens [B, L] after the segments in
-  /// `memory`, in steps.
-  std::vector<Tensor> token_spans(const Tensor& tokens, const SegmentMemory& memory) const;
-  /// Returns for each layer how many rows of the memory the next token can see, averaged over
-  /// samples. Waits for the device.
-  std::vector<double> living(const SegmentMemory& memory) const;
+  /// The spans e, in steps.
+  std::vector<Tensor> token_spans(const Tensor& tokens, const SegmentMemory& memory) const override;
+  std::vector<double> living(const SegmentMemory& memory) const override;
 
  private:
   LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;

@@ -12,6 +12,8 @@
 #include "ops/copy.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
+#include "train/log.h"
+#include "train/plot.h"
 #include "train/state.h"
 
 namespace longspan::test {
@@ -21,7 +23,8 @@ constexpr Device cuda{DeviceKind::cuda, 0};
 
 /// A run over 3,000 bytes in this folder, in segments of 6, with other values for some keys.
 RunConfig config_of(const Folder& folder,
-                    const std::vector<std::pair<const char*, const char*>>& more = {}) {
+                    const std::vector<std::pair<const char*, const char*>>& more = {},
+                    bool penalty = true) {
   std::string bytes;
   for (int i = 0; i < 3000; ++i) {
     bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
@@ -35,7 +38,7 @@ RunConfig config_of(const Folder& folder,
   set("data", "bytes=" + folder.path() + "/text");
   set("model.name", "expire_span:tiny");
   set("model.vocab", "256");
-  set("model.span_penalty", "1e-3");
+  if (penalty) set("model.span_penalty", "1e-3");
   set("length", "6");
   set("batch", "3");
   set("steps", "8");
@@ -114,12 +117,41 @@ TEST(ExpireSpanRuns, BeginAnewWithTheNextEpoch) {
   }
 }
 
+void train(RunConfig config, const std::string& out, const std::string& at) {
+  Beginning from{.out = out, .checkpoint = at, .newest = at, .resume = !at.empty()};
+  Prepared prepared(std::move(from), {.config = std::move(config)});
+  Training(prepared).run();
+}
+
+// A span of 3.6 with a ramp of 3 is seen for 6 steps: at first all 6 tokens of a segment live.
+TEST(ExpireSpanRuns, LogHowManyMemoriesLive) {
+  const Folder folder, out;
+  train(config_of(folder), out.path(), "");
+  std::vector<double> living;
+  for (const Json& row : read_rows(out / "metrics.jsonl")) {
+    if (const Json* rows = row.find("living_memories")) living.push_back(rows->number());
+  }
+  ASSERT_EQ(living.size(), 8u);
+  EXPECT_NEAR(living[0], 6, 0.5);
+  for (const double rows : living) {
+    EXPECT_GT(rows, 2);
+    EXPECT_LE(rows, 14);
+  }
+  EXPECT_TRUE(is_own_picture(out / "pictures/living.png"));
+  EXPECT_TRUE(is_own_picture(out / "pictures/lifetimes.png"));
+}
+
+TEST(ExpireSpanRuns, DrawNoLivesOfMemoriesThatDoNotEnd) {
+  const Folder folder, out;
+  train(config_of(folder, {{"model.name", "transformer_xl:tiny"}}, false), out.path(), "");
+  for (const Json& row : read_rows(out / "metrics.jsonl")) {
+    EXPECT_EQ(row.find("living_memories"), nullptr);
+  }
+  EXPECT_FALSE(is_own_picture(out / "pictures/living.png"));
+  EXPECT_FALSE(is_own_picture(out / "pictures/lifetimes.png"));
+}
+
 TEST(ExpireSpanRuns, ResumeWithTheSameBits) {
-  const auto train = [](RunConfig config, const std::string& out, const std::string& at) {
-    Beginning from{.out = out, .checkpoint = at, .newest = at, .resume = !at.empty()};
-    Prepared prepared(std::move(from), {.config = std::move(config)});
-    Training(prepared).run();
-  };
   const Folder folder, whole, parts;
   RunConfig config = config_of(folder);
   config.save_every = 5;

@@ -211,6 +211,10 @@ SampleData::SampleData(const TrainingRun& run)
   require(run.model->vocab() >= expected, "model.vocab",
           "got {}; {} has {} tokens: expected {} or more", run.model->vocab(), run.config.task,
           expected, expected);
+  const int64_t tokens = std::max<int64_t>(task_->shape().length, 1);
+  streams_.emplace([this](int64_t i) { return samples("train", i, 1)[0]; }, tokens,
+                   run.config.batch * run.config.accumulate,
+                   run.model->memory_length() > 0 ? run.config.length : tokens, run.device);
 }
 
 int64_t SampleData::size(const std::string& part) const {
@@ -252,7 +256,7 @@ Tensor SampleData::answer_loss(const std::vector<Sample>& rows, const SpanLogits
 TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
   Forward f;
   if (finds_answers()) {
-    const std::vector<Sample>& rows = batch_samples(i);
+    const std::vector<Sample> rows = samples("train", i * run_.config.batch, run_.config.batch);
     for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
     f.losses.loss = answer_loss(rows, spans(rows, pass));
     f.counted = run_.config.batch;
@@ -266,50 +270,25 @@ TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pa
 }
 
 Tensor SampleData::reset(int64_t i) const {
-  const bool first = streams() && i / run_.config.accumulate % segments() == 0;
-  return first ? all_anew(run_.config.batch, run_.device) : Tensor{};
+  return streams() ? streams_->reset(i / run_.config.accumulate, run_.config.batch) : Tensor{};
 }
 
-int64_t SampleData::segments() const {
-  if (finds_answers() || run_.model->memory_length() == 0) return 1;
-  return (task_->shape().length + run_.config.length - 1) / run_.config.length;
-}
+int64_t SampleData::segments() const { return finds_answers() ? 1 : streams_->segments(); }
 
-/// Batch k of a step reads segment `step % segments` of its own samples.
-const std::vector<Sample>& SampleData::batch_samples(int64_t i) const {
-  const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
-  const int64_t first = (i / accumulate / segments() * accumulate + i % accumulate) * batch;
-  turns_.resize(static_cast<size_t>(accumulate));
-  Turn& turn = turns_[static_cast<size_t>(i % accumulate)];
-  if (turn.first != first) turn = {first, samples("train", first, batch)};
-  return turn.samples;
-}
-
+/// Batch k of a step reads the k-th part of the streams.
 Batch SampleData::batch_of(int64_t i) const {
-  return segment_of(batch_samples(i), i / run_.config.accumulate % segments());
-}
-
-Batch SampleData::segment_of(const std::vector<Sample>& rows, int64_t segment) const {
-  if (segments() == 1) return stack(rows, run_.device);
-  const auto length = static_cast<size_t>(run_.config.length);
-  std::vector<Sample> parts;
-  for (const Sample& s : rows) {
-    const size_t begin = std::min(static_cast<size_t>(segment) * length, s.tokens.size());
-    const size_t end = std::min(begin + length, s.tokens.size());
-    const auto part = [&](const std::vector<int32_t>& x) {
-      return std::vector<int32_t>(x.begin() + static_cast<std::ptrdiff_t>(begin),
-                                  x.begin() + static_cast<std::ptrdiff_t>(end));
-    };
-    parts.push_back({part(s.tokens), part(s.targets)});
-  }
-  return stack(parts, run_.device);
+  const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
+  return streams_->at(i / accumulate, i % accumulate * batch, batch);
 }
 
 void SampleData::each_segment(
     const std::vector<Sample>& rows,
     const std::function<void(const Batch&, SegmentMemory&)>& visit) const {
   SegmentMemory memory = run_.model->evaluation_memory(std::ssize(rows));
-  for (int64_t s = 0; s < segments(); ++s) visit(segment_of(rows, s), memory);
+  if (segments() == 1) return visit(stack(rows, run_.device), memory);
+  for (int64_t s = 0; s < segments(); ++s) {
+    visit(stack_segment(rows, s, run_.config.length, run_.device), memory);
+  }
 }
 
 std::optional<Batch> SampleData::batch(int64_t i) const {
@@ -333,8 +312,8 @@ SampleData::Scores SampleData::scores(const std::string& part, bool ask_right) c
       if (!ask_right) return;
       const std::vector<int32_t> starts = most_likely(z.start), ends = most_likely(z.end);
       for (size_t i = 0; i < rows.size(); ++i) {
-        ++all.counted;
-        all.right += starts[i] == rows[i].targets[0] && ends[i] == rows[i].targets[1] ? 1 : 0;
+        const bool right = starts[i] == rows[i].targets[0] && ends[i] == rows[i].targets[1];
+        all.answers += {right ? 1 : 0, 1};
       }
       return;
     }
@@ -345,13 +324,7 @@ SampleData::Scores SampleData::scores(const std::string& part, bool ask_right) c
     each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
       const Tensor z = streams() ? run_.model->logits_after(memory, b.tokens)
                                  : run_.model->logits(b.tokens, Pass{});
-      const std::vector<int32_t> said = most_likely(z);  // [B L]
-      const std::vector<int32_t> wanted = b.targets.to_vector<int32_t>();
-      for (size_t i = 0; i < wanted.size(); ++i) {
-        if (wanted[i] == ignored_target) continue;
-        ++all.counted;
-        all.right += said[i] == wanted[i] ? 1 : 0;
-      }
+      all.answers += count_right(z, b.targets);
     });
   });
   return all;
@@ -364,8 +337,8 @@ double SampleData::bits(const std::string& part) const {
 
 TaskData::Evaluation SampleData::evaluate(const std::string& part) const {
   const Scores s = scores(part, true);
-  if (s.counted == 0) return {std::nan(""), {}};
-  const double right = 100 * (static_cast<double>(s.right) / static_cast<double>(s.counted));
+  if (s.answers.counted == 0) return {std::nan(""), {}};
+  const double right = s.answers.percent();
   return {s.score.bits(),
           {{fmt::format("{:.2f} % of {}s right", right, finds_answers() ? "answer" : unit())},
            {{"accuracy", right}}}};

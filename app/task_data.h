@@ -289,16 +289,11 @@ class SampleData final : public TaskData {
   Tensor answer_loss(const std::vector<Sample>& rows, const SpanLogits& found) const;
   struct Scores {
     Score score;
-    int64_t right = 0, counted = 0;  // of the answers or scored tokens; 0 unless asked for
+    Answers answers;  // or scored tokens; none unless asked for
   };
   Scores scores(const std::string& part, bool ask_right) const;
   int64_t segments() const;  // that a sample is cut into
-  /// Returns the samples of batch i of training, which several batches in turn may read segments
-  /// of.
-  const std::vector<Sample>& batch_samples(int64_t i) const;
   Batch batch_of(int64_t i) const;
-  /// Returns segment `segment` of these samples.
-  Batch segment_of(const std::vector<Sample>& rows, int64_t segment) const;
   /// Calls visit(tokens and targets of a segment, memory before it) for the segments in turn; visit
   /// replaces the memory.
   void each_segment(const std::vector<Sample>& rows,
@@ -307,12 +302,9 @@ class SampleData final : public TaskData {
   const TrainingRun& run_;
   const Encoder* encoder_;  // of tasks with answers
   std::unique_ptr<const SampleTask> task_;
-  struct Turn {
-    int64_t first = -1;  // index of the first sample
-    std::vector<Sample> samples;
-  };
-  mutable std::vector<Turn> turns_;    // the last samples of each batch of a step
-  std::vector<std::string> warnings_;  // always empty
+  std::optional<SampleStreams> streams_;  // of training; samples are streams of one segment where
+                                          // the model has no memory
+  std::vector<std::string> warnings_;     // always empty
 };
 
 /// Creates the data for the run's task and model. Throws ValueError if they do not match.

@@ -278,6 +278,29 @@ Overlap BinaryCounts::overlap() const {
   return {hit > 0 ? hit / (hit + false_alarm) : 0, hit > 0 ? hit / (hit + miss) : 0};
 }
 
+ClassMeans::ClassMeans(int64_t count) {
+  require(count >= 1, "class means", "{} classes; expected 1 or more", count);
+  sums_.resize(static_cast<size_t>(count), 0.0);
+  counts_ = sums_;
+}
+
+void ClassMeans::add(std::span<const float> values, std::span<const int32_t> classes) {
+  require(values.size() == classes.size(), "class means", "{} values for {} classes", values.size(),
+          classes.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    require(classes[i] >= 0, "class means", "class {} is negative", classes[i]);
+    const size_t c = std::min(static_cast<size_t>(classes[i]), sums_.size() - 1);
+    sums_[c] += static_cast<double>(values[i]);
+    counts_[c] += 1;
+  }
+}
+
+double ClassMeans::operator[](int64_t c) const {
+  require(c >= 0 && c < std::ssize(sums_), "class means", "class {} of {}", c, sums_.size());
+  const auto at = static_cast<size_t>(c);
+  return counts_[at] > 0 ? sums_[at] / counts_[at] : std::nan("");
+}
+
 double accuracy(std::span<const int32_t> predictions, std::span<const int32_t> labels) {
   require_pairs("accuracy", predictions.size(), labels.size());
   int64_t right = 0;

@@ -67,6 +67,21 @@ struct BinaryCounts {
   Overlap overlap() const;
 };
 
+/// Means of values by class.
+class ClassMeans {
+ public:
+  /// Classes are 0 to count - 1; larger ones count as the last. Throws ValueError if count is below
+  /// 1.
+  explicit ClassMeans(int64_t count);
+  /// Throws ValueError if the lengths differ or a class is negative.
+  void add(std::span<const float> values, std::span<const int32_t> classes);
+  /// NaN if there are none. Throws ValueError if there is no such class.
+  double operator[](int64_t c) const;
+
+ private:
+  std::vector<double> sums_, counts_;
+};
+
 // Metrics over n predictions. Each throws ValueError if the lengths differ or n is 0.
 
 /// Share of equal pairs.

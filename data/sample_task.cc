@@ -1,5 +1,7 @@
 #include "data/sample_task.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace longspan {
@@ -22,6 +24,20 @@ Batch stack(std::span<const Sample> samples, Device device) {
   const auto rows = static_cast<int64_t>(samples.size()), columns = static_cast<int64_t>(length);
   return {Tensor::from(tokens, {rows, columns}, device),
           Tensor::from(targets, {rows, columns}, device)};
+}
+
+Batch stack_segment(std::span<const Sample> samples, int64_t segment, int64_t length,
+                    Device device) {
+  std::vector<Sample> parts;
+  for (const Sample& s : samples) {
+    const int64_t begin = std::min(segment * length, std::ssize(s.tokens));
+    const int64_t end = std::min(begin + length, std::ssize(s.tokens));
+    const auto part = [&](const std::vector<int32_t>& x) {
+      return std::vector<int32_t>(x.begin() + begin, x.begin() + end);
+    };
+    parts.push_back({part(s.tokens), part(s.targets)});
+  }
+  return stack(parts, device);
 }
 
 }  // namespace longspan

@@ -45,6 +45,10 @@ Draws draws_of(std::string_view task, const SampleKey& key);
 /// Stacks samples of one length with a target for each token into i32 [B, L]. Throws ShapeError if
 /// the lengths differ or there are no samples.
 Batch stack(std::span<const Sample> samples, Device device = {});
+/// Stacks tokens segment * length to (segment + 1) * length - 1 of samples, as far as they have
+/// them. Throws as stack().
+Batch stack_segment(std::span<const Sample> samples, int64_t segment, int64_t length,
+                    Device device = {});
 
 /// The sizes of a task's samples.
 struct SampleShape {

@@ -74,6 +74,39 @@ Tensor TextStreams::reset(int64_t segment, int64_t count) const {
   return segment % segments_ == 0 ? all_anew(count, device_) : Tensor{};
 }
 
+SampleStreams::SampleStreams(std::function<Sample(int64_t)> sample, int64_t tokens, int64_t streams,
+                             int64_t length, Device device)
+    : sample_(std::move(sample)),
+      tokens_(tokens),
+      streams_(streams),
+      length_(length),
+      device_(device) {
+  require_sizes(streams, length);
+  require(tokens >= 1, "data", "samples have {} tokens; expected 1 or more", tokens);
+}
+
+StreamBatch SampleStreams::at(int64_t segment, int64_t first, int64_t count) const {
+  require(segment >= 0, "data", "segment {} is negative", segment);
+  require(first >= 0 && count >= 1 && first + count <= streams_, "data", "streams {} to {} of {}",
+          first, first + count - 1, streams_);
+  if (const int64_t turn = segment / segments(); turn != turn_) {
+    samples_.assign(static_cast<size_t>(streams_), {});
+    turn_ = turn;
+  }
+  const auto read =
+      std::span(samples_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  for (size_t i = 0; i < read.size(); ++i) {
+    if (read[i].tokens.empty()) {
+      read[i] = sample_(turn_ * streams_ + first + static_cast<int64_t>(i));
+    }
+  }
+  return {stack_segment(read, segment % segments(), length_, device_), reset(segment, count)};
+}
+
+Tensor SampleStreams::reset(int64_t segment, int64_t count) const {
+  return segment % segments() == 0 ? all_anew(count, device_) : Tensor{};
+}
+
 EvaluationStreams::EvaluationStreams(CorpusPart part, int64_t streams, int64_t length,
                                      int64_t warm_up, Device device)
     : part_(std::move(part)),

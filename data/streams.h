@@ -1,8 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "data/corpus.h"
+#include "data/sample_task.h"
 
 namespace longspan {
 
@@ -38,6 +42,45 @@ class TextStreams {
   int64_t streams_, length_, segments_, slack_;
   uint64_t seed_;
   Device device_;
+};
+
+/// Batches of a generated task for models with a memory: B samples at a time, each a stream that is
+/// read segment by segment, L tokens at a time, in order; then the next B samples begin.
+class SampleStreams {
+ public:
+  /// `sample` returns sample i of a split; all have `tokens` tokens. Throws ValueError if streams,
+  /// length or tokens is below 1.
+  SampleStreams(std::function<Sample(int64_t)> sample, int64_t tokens, int64_t streams,
+                int64_t length, Device device = {});
+  /// Streams of a task's samples of this seed and split.
+  template <class Task>
+  requires requires(const Task& t) { t.shape(); }
+  SampleStreams(const Task& task, const std::string& split, int64_t streams, int64_t length,
+                Device device = {}, uint64_t seed = 1)
+      : SampleStreams(
+            [=](int64_t i) {
+              return task.sample({.seed = seed, .split = split, .index = static_cast<uint64_t>(i)});
+            },
+            task.shape().length, streams, length, device) {}
+
+  /// Returns segment `segment` of streams first to first + count - 1; the last one of a sample may
+  /// be shorter. StreamBatch::reset is given where samples begin. Makes each sample once, if
+  /// segments are read in their order.
+  StreamBatch at(int64_t segment, int64_t first, int64_t count) const;
+  /// Returns StreamBatch::reset of at(segment, .., count).
+  Tensor reset(int64_t segment, int64_t count) const;
+
+  int64_t streams() const { return streams_; }
+  /// Number of segments of a sample.
+  int64_t segments() const { return (tokens_ + length_ - 1) / length_; }
+
+ private:
+  std::function<Sample(int64_t)> sample_;
+  int64_t tokens_, streams_, length_;
+  Device device_;
+  mutable int64_t turn_ =
+      -1;  // the samples that the streams read at present, empty if not yet made
+  mutable std::vector<Sample> samples_;
 };
 
 /// Evaluation of models with a memory: the split is divided into contiguous streams, as equal as

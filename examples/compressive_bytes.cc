@@ -37,14 +37,12 @@ int main(int argc, char** argv) try {
   SegmentMemory memory = model.empty_memory(opt.batch);
   for (int64_t step = 0; step < opt.steps; ++step) {
     const StreamBatch batch = train.at(step, 0, opt.batch);  // tokens, targets [B, L]
-    if (batch.reset) memory = forget(memory, batch.reset);
     const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(step))};
-    auto result = model.loss(batch.tokens, batch.targets, memory, pass);
+    const auto result = continue_streams(model, batch, memory, pass);
     backward(result.total());  // the loss of compression trains parameters of its own
     clip_gradients(adam, 0.25);
     adam.step(schedule(step));
     log.show({.step = step + 1, .steps = opt.steps, .loss = result.loss.item()});
-    memory = std::move(result.memory);
   }
   const EvaluationStreams valid(corpus.valid(), 8, opt.model.segment, model.memory_tokens());
   std::printf("%.4f bits per byte\n", score_streams(model, valid, valid.streams()).bits());

@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "ops/copy.h"
+#include "ops/reduce.h"
 
 namespace longspan {
 namespace {
@@ -52,6 +53,20 @@ Score score_spans(const LanguageModel& model, const Tensor& text,
 int64_t count_targets(const Tensor& targets) {
   const std::vector<int64_t> y = cast(targets, DType::i64).to_vector<int64_t>();
   return std::ssize(y) - std::count(y.begin(), y.end(), ignored_target);
+}
+
+Answers count_right(const Tensor& logits, const Tensor& targets) {
+  const std::vector<int64_t> said = argmax(logits, -1).to_vector<int64_t>();
+  const std::vector<int64_t> wanted = cast(targets, DType::i64).to_vector<int64_t>();
+  require<ShapeError>(said.size() == wanted.size(), "answers", "{} logits for {} targets",
+                      said.size(), wanted.size());
+  Answers all;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == ignored_target) continue;
+    ++all.counted;
+    all.right += said[i] == wanted[i] ? 1 : 0;
+  }
+  return all;
 }
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {

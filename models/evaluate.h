@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "core/tensor.h"
 #include "models/model.h"
@@ -24,6 +25,21 @@ struct Score {
 
 /// Returns the number of targets that count; targets of an integer dtype.
 int64_t count_targets(const Tensor& targets);
+
+/// How many of the targets that count are right.
+struct Answers {
+  int64_t right = 0, counted = 0;
+
+  /// NaN if no target counts.
+  double percent() const { return 100 * static_cast<double>(right) / static_cast<double>(counted); }
+  Answers& operator+=(const Answers& other) {
+    right += other.right;
+    counted += other.counted;
+    return *this;
+  }
+};
+/// Counts where the largest of the logits [B, L, V] is that of the target [B, L].
+Answers count_right(const Tensor& logits, const Tensor& targets);
 
 /// Scores the targets that count in one batch, tokens and targets [B, L].
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets);
@@ -54,6 +70,17 @@ Score score_streams(const LanguageModel& model, const Batches& batches, int64_t 
     all += score(model, batch.tokens, batch.targets, memory);
   }
   return all;
+}
+
+/// Returns the losses of a training segment of streams, e.g. StreamBatch, after `memory`, which
+/// becomes that for the next segment. Those of the streams that batch.reset names begin anew.
+template <class Batch>
+LanguageModel::Losses continue_streams(const LanguageModel& model, const Batch& batch,
+                                       SegmentMemory& memory, Pass pass) {
+  if (batch.reset) memory = forget(memory, batch.reset);
+  LanguageModel::Losses result = model.loss(batch.tokens, batch.targets, memory, pass);
+  memory = std::move(result.memory);
+  return result;
 }
 
 /// Scores the targets of an encoder-decoder; see LanguageModel::sequence_loss().

@@ -53,6 +53,12 @@ constexpr Preset presets[] = {
      "vocab=11 n_layer=2 n_head=2 d_model=8 d_ff=16 span_max=12 span_ramp=3 span_init=0.3 "
      "span_penalty=1 positions=4",
      {.length = 4, .batch = 2, .steps = 200}},
+    {"corridor",
+     "1 layer of 64, spans up to 1050, all as long at first: marks in noise",
+     "",
+     "vocab=19 n_layer=1 d_model=64 d_ff=128 span_max=1050 span_init=0.995 span_penalty=1e-5 "
+     "pre_div=0.25 positions=4 norm=pre head_std=0.02",
+     {.length = 128, .batch = 32, .steps = 640, .lr = 3e-3, .warmup = 10, .clip = 0.3}},
     {"enwik8_8", "8 layers of 256, spans up to 4096", "",
      "vocab=205 n_layer=8 n_head=4 d_model=256 d_ff=1024 span_max=4096 span_ramp=64 "
      "span_penalty=1e-6 pre_div=64 positions=256 max_memory=1024 overflow=drop",

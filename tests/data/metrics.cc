@@ -100,6 +100,19 @@ TEST(TasksAndData, Test3_AnswersOfSquad) {
   EXPECT_EQ(both.recall, 0.25);
 }
 
+TEST(ClassMeans, AreMeansOfEachClass) {
+  ClassMeans means(3);
+  means.add(std::vector<float>{1, 2, 4, 8}, std::vector<int32_t>{0, 2, 0, 7});
+  means.add(std::vector<float>{0}, std::vector<int32_t>{0});
+  EXPECT_DOUBLE_EQ(means[0], 5.0 / 3);
+  EXPECT_TRUE(std::isnan(means[1]));
+  EXPECT_DOUBLE_EQ(means[2], 5);  // larger ones count as the last
+  EXPECT_THROW(means.add(std::vector<float>{1}, std::vector<int32_t>{}), ValueError);
+  EXPECT_THROW(means.add(std::vector<float>{1}, std::vector<int32_t>{-1}), ValueError);
+  EXPECT_THROW(means[3], ValueError);
+  EXPECT_THROW(ClassMeans(0), ValueError);
+}
+
 TEST(TasksAndData, Test3_CorrelationsOfTheReferences) {
   for (const Json& c : golden()["numbers"].array()) {
     const auto x = numbers<double>(c["x"]), y = numbers<double>(c["y"]);

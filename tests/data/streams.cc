@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "data/memory_tasks.h"
 #include "nn/objective.h"
 #include "tests/harness/messages.h"
 
@@ -132,6 +133,58 @@ TEST(EvaluationStreams, ReadBeforeTheyCount) {
   EXPECT_EQ(row(first.targets, 1), (std::vector<int32_t>(4, none)));
   EXPECT_EQ(row(second.targets, 1), (std::vector<int32_t>{none, none, 20, 21}));
   EXPECT_THROW(EvaluationStreams(part(40), 2, 4, -1), ValueError);
+}
+
+/// Sample i has 7 tokens, 10 i to 10 i + 6, whose targets are a hundred more.
+Sample numbered(int64_t i) {
+  Sample s;
+  for (int64_t k = 0; k < 7; ++k) {
+    s.tokens.push_back(static_cast<int32_t>(10 * i + k));
+    s.targets.push_back(static_cast<int32_t>(10 * i + k + 100));
+  }
+  return s;
+}
+
+TEST(SampleStreams, ReadSamplesToTheirEnds) {
+  int64_t made = 0;
+  const SampleStreams streams([&](int64_t i) { return ++made, numbered(i); }, 7, 3, 4);
+  EXPECT_EQ(streams.segments(), 2);
+  const StreamBatch first = streams.at(0, 0, 3), second = streams.at(1, 0, 3),
+                    third = streams.at(2, 0, 3);
+  EXPECT_EQ(row(first.tokens, 1), (std::vector<int32_t>{10, 11, 12, 13}));
+  EXPECT_EQ(row(first.targets, 1), (std::vector<int32_t>{110, 111, 112, 113}));
+  EXPECT_EQ(row(second.tokens, 2), (std::vector<int32_t>{24, 25, 26}));
+  EXPECT_EQ(row(third.tokens, 0), (std::vector<int32_t>{30, 31, 32, 33}));
+  EXPECT_EQ(first.reset.to_vector<uint8_t>(), (std::vector<uint8_t>(3, 1)));
+  EXPECT_FALSE(second.reset);
+  EXPECT_TRUE(third.reset);
+  EXPECT_EQ(made, 6);  // each sample once
+}
+
+TEST(SampleStreams, AreTheSameInPartsAndInAnyOrder) {
+  const SampleStreams whole(numbered, 7, 4, 3), parts(numbered, 7, 4, 3);
+  for (const int64_t segment : {0, 1, 2, 5, 1}) {
+    const StreamBatch all = whole.at(segment, 0, 4);
+    for (int64_t s = 3; s >= 0; --s) {
+      EXPECT_EQ(row(parts.at(segment, s, 1).tokens, 0), row(all.tokens, s));
+    }
+  }
+}
+
+TEST(SampleStreams, TakeATask) {
+  const PeriodTask task{.length = 9, .period = 3};
+  const SampleStreams streams(task, "valid", 2, 9, {}, 5);
+  const Sample expected = task.sample({.seed = 5, .split = "valid", .index = 3});
+  EXPECT_EQ(row(streams.at(1, 0, 2).tokens, 1), expected.tokens);
+}
+
+TEST(SampleStreams, SayWhatDoesNotFit) {
+  EXPECT_THROW(SampleStreams(numbered, 0, 1, 1), ValueError);
+  EXPECT_THROW(SampleStreams(numbered, 7, 0, 1), ValueError);
+  EXPECT_THROW(SampleStreams(numbered, 7, 1, 0), ValueError);
+  const SampleStreams streams(numbered, 7, 2, 4);
+  EXPECT_THROW(streams.at(-1, 0, 2), ValueError);
+  EXPECT_THROW(streams.at(0, 1, 2), ValueError);
 }
 
 }  // namespace

@@ -280,6 +280,10 @@ TEST(Tasks, Stack) {
   const std::vector<Sample> odd = {samples[0], CopyTask{}.sample({})};
   EXPECT_THROW(stack(odd), ShapeError);
   EXPECT_THROW(stack({}), ShapeError);
+  const Batch last = stack_segment(samples, 1, 3);
+  EXPECT_EQ(last.tokens.shape(), (Shape{2, 2}));
+  EXPECT_EQ(last.targets.to_vector<int32_t>()[3], samples[1].targets[4]);
+  EXPECT_EQ(stack_segment(samples, 2, 3).tokens.shape(), (Shape{2, 0}));
 }
 
 /// Returns a checksum of the first samples of a task.

@@ -40,6 +40,7 @@ struct LayerContext {
   /// Sinusoids of distances n - 1 to 0, [n, D], for layers with Transformer-XL's positions.
   Tensor distances;
   Tensor span_limit;      ///< [1], no gradient: spans of memories count as no longer than this
+  double layer_drop = 0;  ///< probability with which a stack leaves out a block in training
   int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< position of the first row of x in its stream
   bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too
@@ -70,6 +71,11 @@ class NoAttentionMap : public NotImplemented {
 /// [B, L, D] -> [B, L, D].
 struct Layer : Module {
   virtual Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const = 0;
+  /// Returns what of forward() remains where the block of the layer is left out
+  /// (LayerContext::layer_drop): losses and the memory that the layer makes itself. Has no y.
+  virtual Output left_out(const Tensor& /*x*/, const LayerContext& /*ctx*/, Pass /*pass*/) const {
+    return {};
+  }
   /// Whether row i of the output depends only on row i of x, and not on LayerContext.
   virtual bool position_wise() const { return false; }
   /// Returns the attention weights [B, H, L, T] of the rows of x, for plots and tests. Throws

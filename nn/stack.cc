@@ -4,6 +4,7 @@
 
 #include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
+#include "core/graph.h"
 #include "core/scope.h"
 #include "nn/checkpoint.h"
 #include "nn/chunked.h"
@@ -54,14 +55,29 @@ Output Block::branch_output(const Branch& b, const Normalization* norm, const Te
   return out;
 }
 
-Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) const {
-  Output result(with_positions(input, ctx));
-  Tensor& x = result.y;
+LayerContext Block::inner_context(const Tensor& x, const LayerContext& ctx) const {
   LayerContext local = ctx;
-  local.block_input = input;
+  local.block_input = x;
   local.block_states = ctx.memory.states;
   local.block_norm = place_ == NormPlace::pre ? &branches_.front().norm : nullptr;
   local.memory.states = normed(branches_.front(), ctx.memory.states);
+  return local;
+}
+
+Output Block::left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  const Branch& first = branches_.front();
+  const Scope scope(first.name);
+  Output result = first.layer->left_out(normed(first, with_positions(x, ctx)),
+                                        inner_context(x, ctx), pass.at(first.name));
+  result.y = x;
+  result.memory = ctx.memory;
+  return result;
+}
+
+Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) const {
+  Output result(with_positions(input, ctx));
+  Tensor& x = result.y;
+  LayerContext local = inner_context(input, ctx);
   for (const Branch& b : branches_) {
     const Scope scope(b.name);
     const Normalization* const norm = place_ == NormPlace::pre ? &b.norm : nullptr;
@@ -124,10 +140,25 @@ void Stack::check_numbers(const LayerContext& ctx, const SegmentMemory& memory) 
           "{} patterns for {} layers", ctx.layer_patterns.size(), blocks_.size());
 }
 
+namespace {
+
+/// Draws whether a block with the input x is left out. The meta device reads zeros: there, never.
+bool is_left_out(double share, const Tensor& x, Pass pass) {
+  if (share == 0 || !pass.training) return false;
+  graph::refuse("stack", "the host reads which blocks are left out (layer_drop)");
+  const Tensor draw = uniform({1}, pass.at("layer_drop").gen, 0, 1, DType::f32, x.device());
+  return draw.item() >= 1 - share;
+}
+
+}  // namespace
+
 Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
                              const SegmentMemory& memory, Pass pass,
                              std::vector<Tensor>* each) const {
   check_numbers(ctx, memory);
+  require<NotImplemented>(ctx.layer_drop == 0 || !two_streams(), "stack",
+                          "reversible layers are never left out; set layer_drop to 0 or choose "
+                          "another memory policy");
   if (two_streams()) return forward_reversible(input, ctx, memory, pass, each);
   Result result;
   result.memory.layers.resize(blocks_.size());
@@ -151,7 +182,10 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
     local.memory = all->memory.layers.empty() ? LayerMemory{} : all->memory.layers[i];
     local.encoder_output = streams[1];
     const Tensor x = streams[0];
-    Output out = all->choices[i].run(blocks_[i], x, std::move(local), pass.at("layers").at(i));
+    const Pass own = pass.at("layers").at(i);
+    Output out = is_left_out(all->ctx.layer_drop, x, own)
+                     ? blocks_[i].left_out(x, local, own)
+                     : all->choices[i].run(blocks_[i], x, std::move(local), own);
     streams[0] = out.y;
     if (again) return;
     LayerMemory& next = result.memory.layers[i];

@@ -38,6 +38,8 @@ class Block : public Layer {
         LearnedPositions positions = {});
 
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  /// Returns x, with the losses and the memory of the first branch.
+  Output left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
   /// Returns a branch by name. Throws ValueError if there is none of that name.
   const Branch& branch(std::string_view name) const;
@@ -60,6 +62,8 @@ class Block : public Layer {
 
  private:
   Tensor with_positions(const Tensor& x, const LayerContext& ctx) const;
+  /// Returns the context of the first branch.
+  LayerContext inner_context(const Tensor& x, const LayerContext& ctx) const;
   /// Returns the input of a branch: x through its norm, or x itself.
   Tensor normed(const Branch& b, const Tensor& x) const;
   /// Drop(layer(norm(x))), or Drop(layer(x)) without a norm: what is added to a stream.
@@ -95,10 +99,12 @@ class Stack : public Module {
 
   /// `memory` is empty or has an entry for each layer, and replaces ctx.memory; likewise
   /// ctx.layer_patterns replaces ctx.pattern. Throws ValueError if their sizes differ from the
-  /// number of layers. The result's memory holds what layers made for it (Output::kept); else, with
-  /// ctx.mem_len, the newest inputs of each layer, with two streams those of the stream that the
-  /// layer reads. `each`, if given, receives the output of
-  /// every layer.
+  /// number of layers. In training each block is left out with probability ctx.layer_drop, except
+  /// on the meta device: its input is its output. The host reads the draws, so that such a step is
+  /// not recorded. Throws NotImplemented if the stack has two streams. The result's memory holds
+  /// what layers made for it (Output::kept); else, with ctx.mem_len, the newest inputs of each
+  /// layer, with two streams those of the stream that the layer reads. `each`, if given, receives
+  /// the output of every layer.
   Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;

@@ -321,6 +321,11 @@ Output ExpireAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   return result;
 }
 
+Output ExpireAttention::left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  return remembered(spans_with(x, ctx), rows_of(ctx.memory, x.dim(0), x.dim(1), x.device()), {},
+                    ctx, pass);
+}
+
 Tensor ExpireAttention::spans_with(const Tensor& x, const LayerContext& ctx) const {
   const Tensor own = spans(ctx.memory.states, x);
   return ctx.memory.spans ? concat({ctx.memory.spans, own}, 1) : own;

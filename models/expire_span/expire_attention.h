@@ -70,6 +70,8 @@ class ExpireAttention final : public MultiHead {
   /// Throws ValueError in training with a memory of keys; ValueError, perhaps later, where more
   /// memories live than there are rows (Overflow::error).
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  /// The penalty and the memory are those of forward().
+  Output left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
 

@@ -127,6 +127,11 @@ void check(const ExpireSpanConfig& c) {
   require_not_negative(kName, "head_std", c.head_std);
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
+  require_share(kName, "layer_drop", c.layer_drop);
+  require(c.layer_drop == 0 || !is_reversible(c.memory), kName,
+          "layer_drop is {}, but reversible layers are never left out; set one of layer_drop and "
+          "memory to its default",
+          c.layer_drop);
   require_head(kName, c.token_head);
 }
 
@@ -246,12 +251,15 @@ LayerContext ExpireSpan::layer_context(int64_t /*queries*/, int64_t /*keys*/,
 
 Stack::Result ExpireSpan::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                               Pass pass) const {
-  if (!pass.training || !config_.shorten) return CausalDecoder::run(x, ctx, state, pass);
-  LayerContext shortened = ctx;  // one draw for all layers and samples
-  const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  shortened.span_limit = uniform({1}, pass.at("shorten").gen, 0,
-                                 static_cast<double>(config_.span_max), dtype, x.device());
-  return CausalDecoder::run(x, shortened, state, pass);
+  if (!pass.training) return CausalDecoder::run(x, ctx, state, pass);
+  LayerContext all = ctx;
+  all.layer_drop = config_.layer_drop;
+  if (config_.shorten) {  // one draw for all layers and samples
+    const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    all.span_limit = uniform({1}, pass.at("shorten").gen, 0, static_cast<double>(config_.span_max),
+                             dtype, x.device());
+  }
+  return CausalDecoder::run(x, all, state, pass);
 }
 
 std::unique_ptr<DecodeState> ExpireSpan::start_decoding(int64_t batch) const {

@@ -36,6 +36,9 @@ struct ExpireSpanConfig {
   bool emb_scale = false;  ///< token embeddings times sqrt(d_model)
   double head_std = 0;     ///< std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))
   float dropout = 0;       ///< sites attn and ffn_act
+  /// Probability with which a layer is left out of a training step: its input is its output, but it
+  /// remembers that, deletes and pays as ever.
+  double layer_drop = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -48,8 +51,8 @@ struct ExpireSpanConfig {
         "max_memory", max_memory)("overflow", overflow)("norm", norm)("norm_eps", norm_eps)(
         "final_norm", final_norm)("phantom_zero_memory", phantom_zero_memory)(
         "tie_embedding", tie_embedding)("head_bias", head_bias)("emb_scale", emb_scale)(
-        "head_std", head_std)("dropout", dropout)("precision", precision)("memory", memory)(
-        "chunks", memory.chunks);
+        "head_std", head_std)("dropout", dropout)("layer_drop", layer_drop)("precision", precision)(
+        "memory", memory)("chunks", memory.chunks);
     token_head.visit(v);
   }
 };

@@ -179,6 +179,15 @@ TEST(ExpireSpanRuns, NeedTheMemoryThatWasPredicted) {
   }
 }
 
+// Which layers will be left out is not known: what is predicted is enough for all of them.
+TEST(ExpireSpanRuns, NeedNoMoreWhereLayersAreLeftOut) {
+  const Folder folder;
+  RunConfig config = config_of(folder, {{"model.layer_drop", "0.5"}}), whole = config_of(folder);
+  StepPlanner planner(config), all(whole);
+  EXPECT_EQ(planner.step(planner.own()).peak(), all.step(all.own()).peak());
+  EXPECT_LE(planner.step(planner.own(), Device{}).peak(), planner.step(planner.own()).peak());
+}
+
 TEST(ExpireSpanRuns, AreScoredWithTheirMemory) {
   const Folder folder;
   const TrainingRun run(config_of(folder), "");

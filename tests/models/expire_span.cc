@@ -732,6 +732,101 @@ TEST(ExpireSpan, Test11_SpansComputedOnceAreThoseComputedAgain) {
   }
 }
 
+/// Trains on segments with layers left out at random; returns what each segment gives.
+struct LeftOut {
+  std::vector<double> losses, penalties;
+  SegmentMemory memory;
+};
+LeftOut train_leaving_out(const ExpireSpan& model, const Tensor& tokens, int64_t length) {
+  const NoGrad off;
+  LeftOut all;
+  all.memory = model.empty_memory(tokens.dim(0));
+  for (int64_t at = 0; at < tokens.dim(1); at += length) {
+    const Tensor ids = part(tokens, at, length);
+    auto result =
+        model.loss(ids, ids, all.memory, {.training = true, .gen = Generator{uint64_t(at)}});
+    all.losses.push_back(result.loss.item());
+    all.penalties.push_back(result.auxiliary.at(0).value.item());
+    all.memory = std::move(result.memory);
+  }
+  return all;
+}
+
+// Layers that are all left out see the embeddings. What they remember, delete and pay is what a
+// layer with these inputs does that adds nothing to them.
+TEST(ExpireSpan, LayersLeftOutRememberAndPay) {
+  const Tensor tokens = some_tokens(2, 40, 11);
+  for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
+    const auto with = [&](double layer_drop) {
+      return made([&](auto& c) {
+        c.norm = NormPlace::pre;
+        c.span_loss = loss;
+        c.layer_drop = layer_drop;
+      });
+    };
+    const ExpireSpan none = with(1 - 1e-12);
+    ExpireSpan idle = with(0);
+    for (NamedTensor& p : named_parameters(idle)) {  // layers run, and add zeros
+      const bool out = p.name.find(".out.") != p.name.npos;
+      if (out) assign(p.tensor, std::vector<double>(size_t(p.tensor.numel()), 0.0));
+    }
+    const LeftOut left = train_leaving_out(none, tokens, 8),
+                  run = train_leaving_out(idle, tokens, 8);
+    EXPECT_EQ(left.losses, run.losses);
+    EXPECT_EQ(left.penalties, run.penalties);
+    const TensorList a = named_tensors(left.memory), b = named_tensors(run.memory);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i].tensor, b[i].tensor)) << i;
+  }
+}
+
+TEST(ExpireSpan, LayersAreLeftOutAsOftenAsAsked) {
+  // With one layer of zeros in every branch but the norm's gain, the loss tells whether it has run.
+  const ExpireSpan model = made([](auto& c) {
+    c.n_layer = 1;
+    c.layer_drop = 0.3;
+  });
+  const ExpireSpan always = made([](auto& c) { c.n_layer = 1; });
+  const Tensor tokens = some_tokens(1, 4, 11);
+  const NoGrad off;
+  const auto loss = [&](const ExpireSpan& m, Pass pass) {
+    return m.loss(tokens, tokens, m.empty_memory(1), pass).loss.item();
+  };
+  EXPECT_EQ(loss(model, Pass{}), loss(always, Pass{}));
+  int left_out = 0;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const Pass pass{.training = true, .gen = Generator{i}};
+    if (loss(model, pass) != loss(always, pass)) ++left_out;
+  }
+  EXPECT_NEAR(left_out, 300, 60);  // four standard deviations
+}
+
+TEST(ExpireSpan, LayersLeftOutAreRunAgainAlike) {
+  std::vector<std::vector<Tensor>> gradients;
+  for (const char* policy : {"standard", "checkpoint", "checkpoint:2"}) {
+    ExpireSpan model = made([&](auto& c) {
+      c.layer_drop = 0.5;
+      c.n_layer = 4;
+      c.memory = MemoryPolicy(policy);
+    });
+    gradients.push_back(train_on(model, some_tokens(2, 32, 11), {8, 8, 8, 8}).gradients);
+    ASSERT_EQ(gradients.back().size(), gradients[0].size());
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      ASSERT_EQ(static_cast<bool>(gradients.back()[i]), static_cast<bool>(gradients[0][i]));
+      if (gradients[0][i]) {
+        EXPECT_TRUE(same_bits(gradients.back()[i], gradients[0][i])) << policy;
+      }
+    }
+  }
+  EXPECT_TRUE(contains(message_of<ValueError>([] {
+                         made([](auto& c) {
+                           c.layer_drop = 0.5;
+                           c.memory = MemoryPolicy("reversible:exact");
+                         });
+                       }),
+                       "reversible layers are never left out"));
+}
+
 TEST(ExpireSpan, Test11_AResetIsANewStream) {
   for (const bool evaluation : {false, true}) {
     for (const int64_t phantom : {0, 3}) {
@@ -940,6 +1035,18 @@ TEST(ExpireSpan, Test14_Gradients) {
       {"no positions", 7, true, [](auto& c) { c.positions = 0; }},
       {"dropout", 7, true, [](auto& c) { c.dropout = 0.2f; }},
       {"pre-norm", 7, true, [](auto& c) { c.norm = NormPlace::pre; }},
+      {"layers left out", 7, true,
+       [](auto& c) {
+         c.n_layer = 4;
+         c.layer_drop = 0.5;
+       }},
+      {"layers left out, paid at birth", 7, true,
+       [](auto& c) {
+         c.n_layer = 3;
+         c.layer_drop = 0.5;
+         c.norm = NormPlace::pre;
+         c.span_loss = SpanLoss::direct;
+       }},
       {"paid at birth", 7, true, [](auto& c) { c.span_loss = SpanLoss::direct; }},
       {"shortened", 7, true, [](auto& c) { c.shorten = true; }},
       {"a least span", 7, true, [](auto& c) { c.always_keep = 3; }},

@@ -179,6 +179,16 @@ case "$family" in
   expire_span-corridor) # marks, recalled after 501 to 1,000 steps of noise: a driver of its own
     mkdir -p "$out"
     "$(dirname "$longspan")/examples/expire_span_corridor" | tee "$out/corridor.txt" ;;
+  transformer_xl-corridor | transformer_xl-corridor-short) # the same marks with the newest 1,000 and 86 rows
+    run+=(--task corridor --set corridor.length=2048 --set corridor.nearest=501)
+    run+=(--set corridor.distance=1000 --length 128 --batch 32 --layers 1 --lr 3e-3 --threads 1)
+    run+=(--set schedule.warmup=10 --set optimizer.clip=0.3 --set model.d_model=64)
+    run+=(--set model.d_ff=128 --set model.norm=pre --set model.tie_embedding=false)
+    run+=(--set model.emb_scale=false --set model.embed_std=1 --set model.init_std=0.07)
+    if [ "$family" = transformer_xl-corridor ]; then run+=(--set model.mem_len=1000); fi
+    if [ "$family" = transformer_xl-corridor-short ]; then run+=(--set model.mem_len=86); fi
+    train_to 640
+    score test ;;
   transformer_xl-period) # symbols that repeat after 96, in segments of 32
     run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
     run+=(--lr 2e-3 --layers 2 --set optimizer.clip=1 --set model.init_std=0.1 --threads 1)

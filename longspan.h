@@ -40,6 +40,7 @@
 #include "ops/attention/attention_mass.h"
 #include "ops/attention/block_attention.h"
 #include "ops/attention/heads.h"
+#include "ops/attention/linear_attention.h"
 #include "ops/attention/lsh.h"
 #include "ops/copy.h"
 #include "ops/cost.h"

@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
   longspan::set_num_threads(threads);
   longspan::bench::add_gemm();
   longspan::bench::add_attention();
+  longspan::bench::add_linear_attention();
   longspan::bench::add_elementwise();
   longspan::bench::add_rows();
   longspan::bench::add_optimizers();

@@ -91,6 +91,7 @@ void register_kernels() {
   register_entmax_attention();
   register_gradient();
   register_index();
+  register_linear_attention();
   register_loss();
   register_lsh();
   register_matmul();

@@ -11,6 +11,7 @@ void register_entmax();
 void register_entmax_attention();
 void register_gradient();
 void register_index();
+void register_linear_attention();
 void register_loss();
 void register_lsh();
 void register_matmul();

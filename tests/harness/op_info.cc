@@ -567,6 +567,28 @@ void test_devices(const OpInfo& op) {
   }
 }
 
+/// Calls an op on a device that has no kernel for it: that must be an error before any work.
+void test_no_kernel(const OpInfo& op) {
+  const Device away{DeviceKind::cuda, 0};
+  if (!is_available(away)) lend_memory_to(away.kind);
+  const Sample& sample = op.samples.front();
+  std::vector<Tensor> inputs;
+  for (const Tensor& x :
+       make_all(op, sample, {DType::f32, DType::f32, Layout::contiguous, {}}).tensors) {
+    inputs.push_back(x ? Tensor::empty(x.shape(), x.dtype(), away) : x);
+  }
+  try {
+    op.run(Inputs(inputs, sample.numbers));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const NotImplemented& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find(op.name), std::string::npos) << text;
+    EXPECT_NE(text.find(name_of(away)), std::string::npos) << text;
+  } catch (const Error& e) {
+    ADD_FAILURE() << "another type of error: " << e.what();
+  }
+}
+
 /// Omits each argument in turn: if the op needs it, the error must say so.
 void test_not_given(const OpInfo& op) {
   for (const Sample& sample : op.samples) {
@@ -676,10 +698,12 @@ void register_tests() {
     }
     add_test(op.name, "not_given", [&op] { test_not_given(op); });
     if (!op.rejects.empty()) add_test(op.name, "rejects", [&op] { test_rejects(op); });
-    if (have_cuda) {
+    const bool lacks = op.host_kernel != nullptr && !op.host_kernel->has(DeviceKind::cuda);
+    if (lacks) add_test(op.name, "no_kernel", [&op] { test_no_kernel(op); });
+    if (have_cuda && !lacks) {
       add_test(op.name, "parity", [&op, cuda] { test_parity(op, cuda); });
       add_test(op.name, "recorded", [&op, cuda] { test_recorded(op, cuda); });
-    } else if (!op.many_devices) {
+    } else if (!have_cuda && !op.many_devices) {
       add_test(op.name, "devices", [&op] { test_devices(op); });
     }
   }

@@ -7,6 +7,7 @@
 
 #include "autograd/gradcheck.h"
 #include "core/error.h"
+#include "core/kernel.h"
 #include "tests/harness/input_spec.h"
 #include "tests/harness/naive.h"
 
@@ -83,6 +84,7 @@ inline std::vector<DType> floating_types() {
 ///   saved      the graph saves what `saved_bytes` says
 ///   parity     CPU and CUDA agree (skipped without a device)
 ///   devices    arguments on different devices are an error (without a CUDA device)
+///   no_kernel  on a device that lacks `host_kernel` calls say so, in place of parity and recorded
 /// Every test also checks that it leaks no bytes.
 struct OpInfo {
   std::string name;
@@ -109,6 +111,8 @@ struct OpInfo {
   GradcheckOptions gradcheck = {};
   /// Whether arguments may be on different devices.
   bool many_devices = false;
+  /// A kernel that some backends lack: on a device without it calls must throw NotImplemented.
+  const KernelBase* host_kernel = nullptr;
   /// Inputs without which the call is a different one, with its own requirements on the rest.
   std::vector<size_t> optional = {};
   /// Whether inputs may be repeated along their first axis.

@@ -24,6 +24,7 @@ check() {
       sees["cpu/matmul"] = sees["cpu"] " cpu/matmul"
       sees["cpu/attention"] = sees["cpu"] " cpu/attention"
       sees["cpu/lsh"] = sees["cpu/attention"] " cpu/lsh"
+      sees["cpu/linear_attention"] = sees["cpu/attention"] " cpu/linear_attention"
       sees["cuda"] = sees["core/kernels"] " cuda"
       sees["cuda/attention"] = sees["cuda"] " cuda/attention"
       sees["cuda/lsh"] = sees["cuda/attention"] " cuda/lsh"
@@ -51,7 +52,7 @@ check() {
       sees["data"] = sees["nn"] " data/io data/tokenizers data"
       sees["train"] = sees["data"] " train"
       all = sees["train"] " " sees["models/all"]
-      backends = " cpu cpu/matmul cpu/attention cpu/lsh cuda cuda/attention cuda/lsh"
+      backends = " cpu cpu/matmul cpu/attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/lsh"
       sees["longspan.h"] = all
       sees["app"] = all " app"
       sees["examples"] = all " app examples"

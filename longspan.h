@@ -42,6 +42,7 @@
 #include "ops/attention/heads.h"
 #include "ops/attention/linear_attention.h"
 #include "ops/attention/lsh.h"
+#include "ops/attention/random_features.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"

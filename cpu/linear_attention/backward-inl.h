@@ -10,6 +10,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "cpu/attention/prefetch.h"
 #include "cpu/linear_attention/features-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -65,22 +66,30 @@ class LinearBackward {
     prepare();
     const int64_t queries = head_.queries, keys = head_.keys;
     if (call_.in.numbers.causal) {
-      for (int64_t i = 0; i < queries; i += kChunk) {
-        find_query_gradients(i, std::min(kChunk, queries - i));
+      constexpr int64_t step = kCausalChunk;
+      for (int64_t i = 0; i < queries; i += step) {
+        prefetch(i + step, true, true);
+        find_query_gradients(i, std::min(step, queries - i));
       }
       start_later();
-      for (int64_t j = round_down(std::max<int64_t>(keys - 1, 0), kChunk); j >= 0 && keys > 0;
-           j -= kChunk) {
-        find_key_gradients(j, std::min(kChunk, keys - j));
+      for (int64_t j = round_down(std::max<int64_t>(keys - 1, 0), step); j >= 0 && keys > 0;
+           j -= step) {
+        prefetch(j - step, true, true);
+        find_key_gradients(j, std::min(step, keys - j));
       }
     } else {
-      for (int64_t j = 0; j < keys; j += kChunk) sum_keys(j, std::min(kChunk, keys - j));
+      for (int64_t j = 0; j < keys; j += kChunk) {
+        prefetch(j + kChunk, true, false);
+        sum_keys(j, std::min(kChunk, keys - j));
+      }
       start_later();
       for (int64_t i = 0; i < queries; i += kChunk) {
+        prefetch(i + kChunk, false, true);
         find_whole_query_gradients(i, std::min(kChunk, queries - i));
       }
       transpose_later();
       for (int64_t j = 0; j < keys; j += kChunk) {
+        prefetch(j + kChunk, true, false);
         find_whole_key_gradients(j, std::min(kChunk, keys - j));
       }
     }
@@ -172,6 +181,22 @@ class LinearBackward {
         for (int64_t c = 0; c < width; ++c) to[c] = *at_state(later_, slot, c) * factor;
       }
     }
+  }
+
+  // Queues the rows from `first` on, which arrive while the present chunk is computed.
+  void prefetch(int64_t first, bool keys, bool queries) {
+    prefetcher_.clear();
+    if (first < 0) return;
+    const int64_t chunk = call_.in.numbers.causal ? kCausalChunk : kChunk;
+    const int64_t key_end = std::min(first + chunk, head_.keys);
+    const int64_t query_end = std::min(first + chunk, head_.queries);
+    if (keys) prefetcher_.add(head_.k, first, key_end);
+    if (keys) prefetcher_.add(head_.v, first, key_end);
+    if (queries) prefetcher_.add(head_.q, first, query_end);
+    if (queries && call_.given.out) {
+      prefetcher_.add(head_rows<T>(call_.given.out, head_.b, head_.h, nullptr), first, query_end);
+    }
+    prefetcher_.spread(head_.slots / N * (keys && queries ? 8 : 2));
   }
 
   // ----------------------------------------------------------------------------- chunks, loaded
@@ -437,9 +462,10 @@ class LinearBackward {
 
   // to += weights times rows, for the pairs of multiply_pairs().
   void add_weighted(const T* weights, const T* rows, int64_t panels, int64_t count, bool later,
-                    T* to) const {
+                    T* to) {
     for (int64_t p = 0; p < panels; ++p) {
       for (int64_t i = 0; i < count; i += kGroup) {
+        prefetcher_.step();
         const int64_t tokens = std::min(kGroup, count - i);
         const InnerRange seen[] = {later ? InnerRange{i, i * N, count - i}
                                          : InnerRange{0, 0, i + tokens}};
@@ -451,8 +477,9 @@ class LinearBackward {
 
   // gradients_ = rows (of values or of g) times some values of a state.
   void multiply_state(const T* rows, const T* state, std::span<const InnerRange> over,
-                      int64_t count) const {
+                      int64_t count) {
     for (int64_t r = 0; r < head_.slots; r += N) {
+      prefetcher_.step();
       product<2, N, T>(count, rows, 1, state + r * value_rows(), over, gradients_ + r * kChunk, N,
                        false);
     }
@@ -467,9 +494,10 @@ class LinearBackward {
   }
 
   // state += sum over tokens of rows (of values or of g) times features.
-  void add_outer(const T* rows, const T* features, int64_t count, T* state) const {
+  void add_outer(const T* rows, const T* features, int64_t count, T* state) {
     const InnerRange all[] = {{0, 0, count}};
     for (int64_t r = 0; r < head_.slots; r += N) {
+      prefetcher_.step();
       for (int64_t c = 0; c <= head_.value_width; c += N) {
         product<2, 1, T>(std::min(N, head_.value_width + 1 - c), rows + c * kChunk, N,
                          features + r * kChunk, all, state + (r / N * value_rows() + c) * N, N,
@@ -610,6 +638,7 @@ class LinearBackward {
   T* means_ = nullptr;  // dO . out of each query
   const T* reference_ = nullptr;
   RowSink<T> dq_, dk_, dv_;
+  Prefetcher prefetcher_;
   std::vector<InnerRange> over_values_, over_outputs_, over_half_, over_slots_;
 };
 

@@ -30,8 +30,12 @@ namespace {
 using kernels::FeatureMap;
 using kernels::LinearAttentionInputs;
 
+// Rows of a chunk without causality, and the most that buffers hold.
 inline constexpr int64_t kChunk = kTileRows;
-static_assert(kChunk % kGroup == 0 && kChunk <= kBlock);
+// Rows of a causal chunk: a shorter one spends less on pairs, but loads and stores the sums more
+// often.
+inline constexpr int64_t kCausalChunk = 64;
+static_assert(kChunk % kGroup == 0 && kCausalChunk <= kChunk && kChunk <= kBlock);
 // The exponent of a key that no query sees: far below kNoKeys.
 inline constexpr double kHiddenKey = 2 * kernels::kNoKeys;
 // A chunk is cut in half if a row's terms lie further than this below the largest exponents of the

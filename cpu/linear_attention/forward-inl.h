@@ -10,6 +10,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "cpu/attention/prefetch.h"
 #include "cpu/linear_attention/features-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,12 +55,13 @@ class LinearForward {
   void run() {
     prepare();
     if (in_.numbers.causal) {
-      for (int64_t i = 0; i < head_.queries; i += kChunk) {
-        attend_causally(i, std::min(kChunk, head_.queries - i));
+      for (int64_t i = 0; i < head_.queries; i += kCausalChunk) {
+        attend_causally(i, std::min(kCausalChunk, head_.queries - i));
       }
     } else {
       for (int64_t j = 0; j < head_.keys; j += kChunk) {
         const int64_t count = std::min(kChunk, head_.keys - j);
+        prefetch(j + count, true, false);
         load_keys(j, count);
         find_key_features(count);
         accept();
@@ -67,6 +69,7 @@ class LinearForward {
       }
       for (int64_t i = 0; i < head_.queries; i += kChunk) {
         const int64_t count = std::min(kChunk, head_.queries - i);
+        prefetch(i + count, false, true);
         load_queries(i, count, top_, totals_);
         multiply_sums(count);
         std::fill_n(references_, count, top_[0]);
@@ -132,6 +135,7 @@ class LinearForward {
   }
 
   void attend_causally(int64_t first, int64_t count) {
+    prefetch(first + count, true, true);
     load_keys(first, count);
     find_references(count);
     find_key_features(count);
@@ -150,6 +154,16 @@ class LinearForward {
     if (head_.oscillating) rescale_rows(count);
     finish(first, count);
     add_keys(count);
+  }
+
+  // Queues the next chunk, whose rows arrive while this one is computed.
+  void prefetch(int64_t first, bool keys, bool queries) {
+    prefetcher_.clear();
+    if (keys) prefetcher_.add(head_.k, first, std::min(first + kChunk, head_.keys));
+    if (keys) prefetcher_.add(head_.v, first, std::min(first + kChunk, head_.keys));
+    if (queries) prefetcher_.add(head_.q, first, std::min(first + kChunk, head_.queries));
+    const int64_t rows = ceil_div(kChunk, kGroup);
+    prefetcher_.spread(head_.m / 8 * (keys ? 1 : 0) + value_panels_ * (queries ? rows : 2));
   }
 
   // Whether no row sees terms that are too far below the chunk's largest exponents.
@@ -239,6 +253,7 @@ class LinearForward {
     std::fill_n(chunk_totals_, head_.slots, T{0});
     const int64_t apart = head_.slots * N;
     for (int64_t r = 0; r < head_.m; ++r) {
+      if (r % 8 == 0) prefetcher_.step();
       T* const u = k_features_ + r * N;
       if (head_.halves == 2) raise<true>(u, u + head_.padded * N, panels, apart, head_.padded + r);
       raise<false>(u, u, panels, apart, r);
@@ -256,7 +271,10 @@ class LinearForward {
         high = hn::Max(high, kOpposite ? hn::Sub(e, x) : hn::Add(e, x));
       }
     }
-    const T top = simd::max_lanes(d, high);
+    const T before = top_[slot];
+    // Most chunks of a long sequence do not exceed what earlier ones have reached.
+    const bool same = hn::AllTrue(d, hn::Eq(high, hn::Set(d, before)));
+    const T top = same ? before : simd::max_lanes(d, high);
     const Vec<T> base = hn::Set(d, top);
     Vec<T> sum = hn::Zero(d);
     for (int64_t p = 0; p < panels; ++p) {
@@ -269,7 +287,7 @@ class LinearForward {
       }
     }
     next_top_[slot] = top;
-    factors_[slot] = power(top_[slot] - top);
+    if (!same) factors_[slot] = power(before - top);
     chunk_totals_[slot] = simd::sum_lanes(d, sum);
   }
 
@@ -396,6 +414,7 @@ class LinearForward {
   // numerators = features of queries times the state
   void multiply_sums(int64_t count) {
     for (int64_t p = 0; p < value_panels_; ++p) {
+      prefetcher_.step();
       const T* const from = sums_ + p * head_.slots * N;
       T* const to = numerators_ + p * kChunk * N;
       if (head_.value_width - p * N > V) {
@@ -409,10 +428,17 @@ class LinearForward {
   // Scores of the chunk's queries and keys: pairs j <= i, and zeros up to the end of each group.
   void multiply_keys(int64_t count) {
     const Tag<T> d;
+    const auto multiply = [&]<int kVectors>(int64_t from, int64_t end, int64_t j) {
+      product<kVectors, N, T>(end - from, q_features_ + from * N, 1, k_features_ + j * head_.slots,
+                              head_.over_features, scores_ + from * kScoreStride + j, kScoreStride,
+                              false);
+    };
     for (int64_t j = 0; j < count; j += N) {
-      const int64_t from = j / kGroup * kGroup;
-      product<2, N, T>(count - from, q_features_ + from * N, 1, k_features_ + j * head_.slots,
-                       head_.over_features, scores_ + from * kScoreStride + j, kScoreStride, false);
+      // The first rows that see a key of the panel, and one of its second vector.
+      const int64_t first = j / kGroup * kGroup;
+      const int64_t second = std::min((j + V) / kGroup * kGroup, count);
+      multiply.template operator()<1>(first, second, j);
+      multiply.template operator()<2>(second, count, j);
     }
     for (int64_t i = 0; i < count; ++i) {
       T* const row = scores_ + i * kScoreStride;
@@ -436,6 +462,7 @@ class LinearForward {
                           [i](int64_t r, int64_t j) { return j <= i + r; });
           continue;
         }
+        prefetcher_.step();
         const InnerRange seen[] = {{0, 0, i + rows}};
         product<2, kScoreStride, T>(rows, s, 1, from, seen, to, N, true);
       }
@@ -495,6 +522,7 @@ class LinearForward {
   T* const denominators_;  // of each row
   T* const references_;    // of each row
   RowSink<T> sink_;
+  Prefetcher prefetcher_;
   std::vector<InnerRange> over_weights_, over_keys_;
   bool finite_ = true, has_keys_ = false, poisoned_ = false;
 };

@@ -15,8 +15,8 @@ namespace longspan {
 namespace {
 
 constexpr const char* kOp = "linear_attention";
-// Tokens that the kernels process at a time, as MacCount counts them.
-constexpr int64_t kChunkTokens = 96;
+// Tokens of a causal chunk, whose pairs MacCount counts.
+constexpr int64_t kChunkTokens = 64;
 constexpr int64_t kMostFeatures = 1 << 20;
 
 using Inputs = kernels::LinearAttentionInputsOf<Tensor>;

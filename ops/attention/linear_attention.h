@@ -77,9 +77,9 @@ struct LinearAttentionResult {
 /// Exponentials are computed relative to the largest exponent of each feature so far, so that no
 /// input of normal size overflows or vanishes: where a key of a chunk dwarfs what an earlier row
 /// of it sees, the chunk is cut until no digits are lost. Logits and sums are f32 (f64 for f64).
-/// Features exist for one chunk of 96 tokens at a time, in both directions; time is O(L m (d + dv))
-/// and memory beyond inputs and outputs does not depend on L. Heads run in parallel, a head does
-/// not.
+/// Features exist for one chunk of 64 or 96 tokens at a time, forward and backward; time is
+/// O(L m (d + dv)), and memory beyond inputs and outputs does not depend on L. Heads run in
+/// parallel, the tokens of a head do not.
 LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                        const Tensor& projection,
                                        const LinearAttentionOptions& options);

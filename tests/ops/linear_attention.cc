@@ -151,7 +151,7 @@ void for_maps(int64_t m, F f) {
 
 TEST(LinearAttention, EqualsTheKernelOfEveryPair) {
   for_maps(9, [](FeatureMap map, int64_t m) {
-    for (const int64_t length : {1, 2, 11, 12, 13, 31, 33, 95, 96, 97, 200}) {
+    for (const int64_t length : {1, 2, 11, 12, 13, 31, 33, 63, 64, 65, 96, 97, 200}) {
       for (const bool causal : {false, true}) {
         const Call x = call({1, 2, length, causal ? length : length + 5, 7, 5, m}, map, causal);
         expect_near(run(x, DType::f64), solve(x), 1e-12, describe(x));
@@ -352,7 +352,7 @@ TEST(LinearAttention, SmallDenominatorsAreReplaced) {
 TEST(LinearAttention, NothingReachesEarlierRows) {
   for (const FeatureMap map : kMaps) {
     const Call x = call({1, 1, 120, 120, 5, 4, 6}, map, true);
-    for (const int64_t i : {0, 11, 50, 96, 118}) {
+    for (const int64_t i : {0, 11, 50, 63, 64, 118}) {
       Call one = x;
       for (Tensor* t : {&one.q, &one.k, &one.v}) *t = leaf(cast(*t, DType::f32));
       const Tensor out = run(one, DType::f32).out;
@@ -400,8 +400,12 @@ TEST(LinearAttention, SegmentsEqualOnePass) {
     x.options.hidden_keys = Tensor::from(hidden, {1, 130});
     x.options.keep_state = true;
     const LinearAttentionResult whole = run(x, DType::f64);
-    for (const std::vector<int64_t>& cuts :
-         {std::vector<int64_t>(130, 1), {1, 96, 33}, {97, 33}, {0, 60, 0, 70}, {64, 66}}) {
+    for (const std::vector<int64_t>& cuts : {std::vector<int64_t>(130, 1),
+                                             {1, 96, 33},
+                                             {97, 33},
+                                             {0, 60, 0, 70},
+                                             {64, 66},
+                                             {65, 65}}) {
       Call piece = x;
       std::vector<Tensor> out;
       LinearAttentionState state;
@@ -503,7 +507,7 @@ TEST(LinearAttention, CountsMultiplyAdds) {
     const MacCount macs;
     run(x, DType::f32);
     EXPECT_EQ(macs.products(), 6 * 2 * length * m * width);
-    const int64_t pairs = causal ? 2 * (96 * 97 / 2) + 8 * 9 / 2 : 0;
+    const int64_t pairs = causal ? 3 * (64 * 65 / 2) + 8 * 9 / 2 : 0;
     EXPECT_EQ(macs.attention(), 6 * (2 * length * 2 * m * values + pairs * (2 * m + values)));
   }
 }

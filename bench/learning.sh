@@ -246,6 +246,19 @@ case "$family" in
     run+=(--task war-and-peace --batch 4 --lr 2e-3 --threads 1)
     train_to 6000
     score test ;;
+  transformer-corridor | transformer-corridor-entmax | transformer-corridor-learned) # a mark 20 to 100 back; keys that count
+    run+=(--task corridor --set corridor.length=256 --set corridor.nearest=20 --set corridor.distance=100)
+    run+=(--length 256 --batch 16 --layers 2 --lr 2e-3 --set model.d_model=64 --set model.d_ff=128 --threads 1)
+    run+=(--set model.positions=sinusoid --set model.init_std=0.1 --set eval_every=0)
+    case "$family" in
+      *-entmax) run+=(--set model.alpha=1.5) ;;
+      *-learned) run+=(--set model.learn_alpha=true) ;;
+    esac
+    for step in 1 3000; do
+      train_to "$step"
+      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
+    done
+    score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)
     train_to 500

@@ -37,10 +37,8 @@ int main(int argc, char** argv) try {
   SegmentMemory memory = model.empty_memory(opt.batch);
   for (int64_t step = 0; step < opt.steps; ++step) {
     const StreamBatch batch = train.at(step, 0, opt.batch);  // tokens, targets [B, L]
-    if (batch.reset) memory = forget(memory, batch.reset);
     const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(step))};
-    auto result = model.loss(batch.tokens, batch.targets, memory, pass);
-    memory = std::move(result.memory);
+    const auto result = continue_streams(model, batch, memory, pass);
     backward(result.total());  // with the penalty of the spans
     adagrad.step(opt.lr * std::min(1.0, double(step + 1) / 200));
     end_step(model, step, pass.gen, {});  // clamps the spans

@@ -39,6 +39,7 @@
 
 #include "ops/attention/attention_mass.h"
 #include "ops/attention/block_attention.h"
+#include "ops/attention/entmax_attention.h"
 #include "ops/attention/heads.h"
 #include "ops/attention/linear_attention.h"
 #include "ops/attention/lsh.h"

@@ -18,7 +18,7 @@
 #include "models/etc/etc.h"
 #include "models/longformer/longformer.h"
 #include "models/sparse_transformer/sparse_transformer.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "ops/patterns/window.h"
 
 namespace longspan::bench {

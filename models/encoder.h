@@ -9,7 +9,7 @@
 
 #include "models/model.h"
 #include "models/parts.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/position.h"
 #include "nn/stack.h"
 

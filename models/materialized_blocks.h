@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 namespace longspan {
 

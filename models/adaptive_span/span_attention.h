@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 namespace longspan {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "autograd/mode.h"
-#include "nn/decoding_memory.h"
+#include "nn/attention/decoding_memory.h"
 #include "ops/attention/attention_mass.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

@@ -8,7 +8,7 @@
 
 #include "models/compressive/compressed_queue.h"
 #include "models/compressive/compression.h"
-#include "nn/relative_attention.h"
+#include "nn/attention/relative.h"
 
 namespace longspan {
 

@@ -19,7 +19,7 @@
 #include "core/divide.h"
 #include "core/scope.h"
 #include "models/bigbird/bigbird_blocks.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/checkpoint.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"

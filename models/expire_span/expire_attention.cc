@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "autograd/mode.h"
-#include "nn/decoding_memory.h"
+#include "nn/attention/decoding_memory.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 namespace longspan {
 

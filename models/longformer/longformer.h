@@ -8,7 +8,7 @@
 
 #include "models/encoder.h"
 #include "models/model_spec.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 namespace longspan {
 

@@ -15,7 +15,7 @@
 #include "autograd/mode.h"
 #include "core/divide.h"
 #include "core/scope.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/checkpoint.h"
 #include "nn/chunked.h"
 #include "nn/reversible.h"

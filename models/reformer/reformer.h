@@ -9,10 +9,10 @@
 
 #include "models/causal_decoder.h"
 #include "models/model_spec.h"
+#include "nn/attention/lsh.h"
 #include "nn/axial.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
-#include "nn/lsh_attention.h"
 #include "nn/memory_policy.h"
 
 namespace longspan {

@@ -9,7 +9,7 @@
 
 #include "models/causal_decoder.h"
 #include "models/model_spec.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
 #include "nn/position.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/transformer/transformer.h"
+#include "nn/attention/entmax.h"
 
 namespace longspan {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "models/causal_decoder.h"
 #include "models/model_spec.h"
-#include "nn/relative_attention.h"
+#include "nn/attention/relative.h"
 
 namespace longspan {
 

@@ -9,7 +9,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "models/transformer/transformer.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"

@@ -11,7 +11,7 @@
 #include "autograd/node.h"
 #include "models/encoder.h"
 #include "models/transformer/encoder_decoder.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/clusters.h"

@@ -7,7 +7,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "models/transformer/transformer.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "ops/index.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

@@ -9,7 +9,7 @@
 #include "autograd/mode.h"
 #include "models/blockbert/blockbert.h"
 #include "models/convert.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"

@@ -10,7 +10,7 @@
 #include "models/all/registry.h"
 #include "models/convert.h"
 #include "models/generate.h"
-#include "nn/relative_attention.h"
+#include "nn/attention/relative.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"

@@ -1,4 +1,4 @@
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/checkpoint.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

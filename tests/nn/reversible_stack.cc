@@ -6,7 +6,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/reversible.h"
 #include "nn/stack.h"
 #include "ops/copy.h"

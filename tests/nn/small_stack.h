@@ -6,7 +6,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 #include "nn/stack.h"
 #include "tests/harness/model_info.h"
 

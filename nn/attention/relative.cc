@@ -1,4 +1,4 @@
-#include "nn/relative_attention.h"
+#include "nn/attention/relative.h"
 
 #include <algorithm>
 #include <bit>

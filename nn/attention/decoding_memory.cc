@@ -1,4 +1,4 @@
-#include "nn/decoding_memory.h"
+#include "nn/attention/decoding_memory.h"
 
 #include <algorithm>
 

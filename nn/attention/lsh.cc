@@ -1,4 +1,4 @@
-#include "nn/lsh_attention.h"
+#include "nn/attention/lsh.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 #include "autograd/mode.h"
 #include "core/divide.h"
 #include "core/scope.h"
-#include "nn/attention.h"
-#include "nn/decoding_memory.h"
+#include "nn/attention/decoding_memory.h"
+#include "nn/attention/multi_head.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

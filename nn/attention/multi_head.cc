@@ -1,13 +1,11 @@
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 #include <algorithm>
 
 #include "autograd/mode.h"
 #include "core/scope.h"
-#include "nn/decoding_memory.h"
-#include "ops/attention/entmax_attention.h"
+#include "nn/attention/decoding_memory.h"
 #include "ops/copy.h"
-#include "ops/elementwise.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -153,45 +151,6 @@ Tensor attention_weights(const Tensor& values, const std::function<Tensor(const 
     parts.push_back(attend(contiguous(expand(v, {batch, heads, keys, n}))));
   }
   return concat(parts, 3);
-}
-
-EntmaxAttention::EntmaxAttention(const AttentionOptions& options, const EntmaxOptions& entmax,
-                                 const Init& init)
-    : MultiHead(options, ShawTables{}, init), entmax_(entmax), device_(init.device) {
-  require(entmax.alpha >= 1 && entmax.alpha <= 2, "attention", "alpha is {}; expected 1 to 2",
-          entmax.alpha);
-  require(options.dropout == 0, "attention",
-          "dropout of probabilities needs softmax; set dropout_attn to 0");
-  if (entmax.learned) a_ = init.at("alpha").make({options.n_head}, Scheme::normal(1));
-}
-
-void EntmaxAttention::visit(Visitor& v) {
-  MultiHead::visit(v);
-  v("alpha", a_);
-}
-
-Tensor EntmaxAttention::alpha() const {
-  if (!a_) return full({1}, entmax_.alpha, DType::f32, device_);
-  return clamp(add(sigmoid(a_), 1), 1.01, 2);
-}
-
-AttentionPattern EntmaxAttention::pattern_of(const LayerContext& ctx) const {
-  require<NotImplemented>(ctx.also.empty(), "attention", "entmax takes one pattern, not {}",
-                          1 + ctx.also.size());
-  AttentionPattern pattern = options().cross ? ctx.encoder_pattern : ctx.pattern;
-  if (!options().cross && ctx.memory.states) pattern.mask.k_begin = ctx.memory.begin;
-  return pattern;
-}
-
-Tensor EntmaxAttention::attend(const Projected& p, const LayerContext& ctx, const ScoreTerms&,
-                               const Dropout&) const {
-  return entmax_attention(p.q, p.k, p.v, pattern_of(ctx), alpha()).out;
-}
-
-Tensor EntmaxAttention::density(const Tensor& x, const LayerContext& ctx) const {
-  const NoGrad off;
-  const Projected p = options().cross ? project(x, ctx.encoder_output) : project(x);
-  return entmax_density(p.q, p.k, pattern_of(ctx), alpha());
 }
 
 }  // namespace longspan

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "nn/attention.h"
+#include "nn/attention/multi_head.h"
 
 namespace longspan {
 

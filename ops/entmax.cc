@@ -3,6 +3,10 @@
 #include "autograd/record.h"
 #include "core/kernels/entmax.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/loss.h"
+#include "ops/reduce.h"
 #include "ops/rows.h"
 #include "ops/shape.h"
 
@@ -48,5 +52,25 @@ Tensor entmax(const Tensor& x, double alpha) {
 }
 
 Tensor sparsemax(const Tensor& x) { return entmax(x, 2); }
+
+Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha) {
+  constexpr const char* op = "entmax_loss";
+  require_floating(op, logits, "logits");
+  require_rank(op, logits, 1, "logits");
+  Shape each = logits.shape();
+  each.erase(each.rank() - 1);
+  if (targets.shape() != each)
+    fail_with<ShapeError>(op, "targets must have the shape of the logits without the last axis",
+                          {{"logits", logits}, {"targets", targets}});
+  if (alpha < kernels::kEntmaxSoftmax && alpha >= 1) {
+    const CrossEntropyOptions all{.ignore = -1, .reduction = Reduction::none};
+    return cast(cross_entropy(logits, targets, all), logits.dtype());
+  }
+  const Tensor p = entmax(logits, alpha).detach();
+  const Tensor entropy = mul(sub(1.0, sum(pow(p, alpha), {-1})), 1 / (alpha * (alpha - 1)));
+  // p is where its bracket has its maximum, so that the bracket's gradient is p.
+  const Tensor right = squeeze(take_along_axis(logits, unsqueeze(targets, -1)), -1);
+  return add(sub(sum(mul(p, logits), {-1}), right), entropy);
+}
 
 }  // namespace longspan

@@ -24,4 +24,17 @@ Tensor entmax(const Tensor& x, double alpha);
 /// entmax(x, 2): the point of the simplex that is nearest to x \cite martins2016 .
 Tensor sparsemax(const Tensor& x);
 
+/// The loss whose probabilities are alpha-entmax, for one right class each \cite peters2019 (eq.
+/// 8):
+///   loss = p . z - z_y + H_alpha(p),  p = entmax_alpha(z);   d loss / d z = p - e_y
+/// It is 0 where the right class is ahead of all others by 1 / (alpha - 1), and cross-entropy for
+/// alpha = 1.
+///   logits   [..., V]  f64 f32 f16 bf16, finite
+///   targets  [...]     i64 i32 u8, in [0, V)
+///   returns  [...]     one loss for each target, dtype of the logits
+///   saves    p, and two tensors of the size of the targets
+///   throws   ShapeError, DTypeError; ValueError for alpha as entmax(), and on a target out of
+///   range
+Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha);
+
 }  // namespace longspan

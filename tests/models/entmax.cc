@@ -9,6 +9,7 @@
 #include "models/transformer/transformer.h"
 #include "nn/attention/multi_head.h"
 #include "ops/index.h"
+#include "ops/loss.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "tests/harness/messages.h"
@@ -45,6 +46,34 @@ TEST(Entmax, AgreesWithThePackage) {
   EXPECT_LT(distance(y.detach(), golden["y"]), 1e-11);
   EXPECT_LT(distance(grad(x), golden["dx"]), 1e-10);
   EXPECT_LT(distance(grad(alpha), golden["dalpha"]), 1e-10);
+}
+
+TEST(Entmax, LossesAgreeWithThePackage) {
+  const GoldenFile golden("entmax", "entmax");
+  for (const auto& [alpha, name] : {std::pair{1.5, "losses_1_5"}, {2.0, "losses_2"}}) {
+    Tensor z = golden["x"].detach();
+    set_requires_grad(z);
+    const Tensor losses = entmax_loss(z, golden["targets"], alpha);
+    EXPECT_LT(distance(losses.detach(), golden[name]), 1e-11) << alpha;
+    backward(sum(losses));
+    const Tensor classes = iota(z.dim(1));
+    const Tensor right =
+        cast(equal(unsqueeze(golden["targets"], 1), unsqueeze(classes, 0)), DType::f64);
+    EXPECT_LT(distance(grad(z), sub(entmax(z.detach(), alpha), right)), 1e-15) << alpha;
+  }
+}
+
+TEST(Entmax, LossOfOneIsCrossEntropy) {
+  const GoldenFile golden("entmax", "entmax");
+  const Tensor z = golden["x"].detach(), y = golden["targets"];
+  EXPECT_LT(distance(entmax_loss(z, y, 1), cross_entropy(z, y, {.reduction = Reduction::none})),
+            1e-12);
+  const Tensor ahead = Tensor::from(std::vector<double>{0, 2, -1}, {1, 3});
+  EXPECT_EQ(entmax_loss(ahead, Tensor::from(std::vector<int64_t>{1}, {1}), 1.5).item(), 0);
+  EXPECT_GT(entmax_loss(ahead, Tensor::from(std::vector<int64_t>{0}, {1}), 1.5).item(), 1);
+  EXPECT_THROW(entmax_loss(z, narrow(y, 0, 0, 3), 1.5), ShapeError);
+  EXPECT_THROW(entmax_loss(z, y, 3), ValueError);
+  EXPECT_THROW(entmax_loss(ahead, Tensor::from(std::vector<int64_t>{3}, {1}), 1.5), ValueError);
 }
 
 TEST(EntmaxTransformer, LearnsItsAlphasInEveryKindOfAttention) {

@@ -59,6 +59,23 @@ recall() {
   score test
 }
 
+# compare_compressions STEPS DIR: a line for each function of compression and each seed.
+compare_compressions() {
+  local steps=$1 dir=$2 run_of what seed valid test options
+  for run_of in {conv,mean,max}-1 {conv,mean,max}-2 {conv,mean,max}-3; do
+    what=${run_of%-*} seed=${run_of#*-} out=$dir/$run_of
+    case "$what" in
+      conv) options=(--set model.compression=conv --set model.loss=attention) ;;
+      *) options=(--set "model.compression=$what" --set model.loss=none) ;;
+    esac
+    train_to "$steps" --seed "$seed" "${options[@]}" >&2
+    score test >&2
+    valid=$(sed 's/.*"valid_bpb":\([0-9.]*\).*/\1/' "$out/summary.json")
+    test=$(tail -n 1 "$out/evals.jsonl" | sed 's/.*"test_bpb":\([0-9.]*\).*/\1/')
+    echo "{\"compression\":\"$what\",\"seed\":$seed,\"steps\":$steps,\"valid_bpb\":$valid,\"test_bpb\":$test}"
+  done
+}
+
 # means DIR: the last step of every 50, and the mean of the bits per byte of those steps.
 means() {
   sed -n 's/^{"step":\([0-9]*\),"loss":.*"bpb":\([0-9.]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
@@ -209,6 +226,10 @@ case "$family" in
     for rows in 16 64 256; do
       score test --set "model.compressed_len=$rows" 2>&1 | tee -a "$out/memories.txt"
     done ;;
+  compressive-compressions) # convolution, mean and max over three seeds: compressions.jsonl
+    mkdir -p "$out"
+    run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1)
+    compare_compressions 1500 "$out" > "$out/compressions.jsonl" ;;
   compressive-frozen) # a rate that stays, and one of 0 from step 1,000 on: frozen.jsonl, frozen.png
     run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1 --set schedule.name=constant --log-every 1)
     train_to 1000

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 longspan=${LONGSPAN:-build/dev/longspan}
 case "${1:-}" in
-  --list) sed -n 's/^  \([a-z_| -]*\)) # /\1: /p' "$0"; exit 0 ;;
+  --list) sed -n 's/^  \([a-z0-9_| -]*\)) # /\1: /p' "$0"; exit 0 ;;
   "" | -* ) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac
 family=$1
@@ -196,6 +196,15 @@ case "$family" in
   expire_span-corridor) # marks, recalled after 501 to 1,000 steps of noise: a driver of its own
     mkdir -p "$out"
     "$(dirname "$longspan")/examples/expire_span_corridor" | tee "$out/corridor.txt" ;;
+  expire_span-collision-32 | expire_span-collision-128 | expire_span-collision-512) # where particles met last, with spans up to so many tokens
+    run+=(--task collision --set collision.grid=4 --set collision.colours=1)
+    run+=(--set collision.speed=1 --set collision.steps=512 --length 64 --batch 16 --layers 2)
+    run+=(--lr 2e-3 --threads 1 --set model.d_model=64 --set model.d_ff=256)
+    run+=(--set model.positions=64 --set model.max_memory=256 --set model.span_ramp=8)
+    run+=(--set "model.span_max=${family##*-}")
+    run+=(--set "model.span_init=$(awk -v most="${family##*-}" 'BEGIN { print 16 / most }')")
+    train_to 4500
+    score test ;;
   transformer_xl-corridor | transformer_xl-corridor-short) # the same marks with the newest 1,000 and 86 rows
     run+=(--task corridor --set corridor.length=2048 --set corridor.nearest=501)
     run+=(--set corridor.distance=1000 --length 128 --batch 32 --layers 1 --lr 3e-3 --threads 1)

@@ -592,6 +592,26 @@ struct Features {
   double epsilon = 0, scale = 0;
 };
 
+/// A positive projection whose features differ: alike, they would leave next to no gradients of q.
+InputSpec distinct_rows(int64_t m, int64_t d) {
+  std::vector<double> w;
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < d; ++c) w.push_back(c == r % d ? 1.5 : 0.0625 * static_cast<double>(r));
+  }
+  return values({m, d}, std::move(w));
+}
+
+/// Sums of values, and positive ones of weights in the last column.
+InputSpec state_sums(const Shape& shape) {
+  InputSpec spec = randn(shape);
+  const int64_t columns = shape.back();
+  spec.value = [draw = spec.value, columns](Generator gen, int64_t i) {
+    const double x = draw(gen, i);
+    return i % columns == columns - 1 ? 0.5 + std::abs(x) : x;
+  };
+  return spec;
+}
+
 /// A call with sizes [B, H, L, d], T keys and values of width dv.
 Sample sample(std::string name, const Shape& q, int64_t keys, int64_t width, const Features& f,
               bool causal, bool state = false, InputSpec lengths = none(),
@@ -606,10 +626,10 @@ Sample sample(std::string name, const Shape& q, int64_t keys, int64_t width, con
   const int64_t halves = kernels::feature_halves(f.map);
   const int64_t features = halves * (f.m > 0 ? f.m : q[3]);
   InputSpec w = none(), phase = none(), sums = none(), top = none();
-  if (f.m > 0) w = constant(either_sign ? uniform({f.m, q[3]}, 0, 1.2) : randn({f.m, q[3]}));
+  if (f.m > 0) w = constant(either_sign ? distinct_rows(f.m, q[3]) : randn({f.m, q[3]}));
   if (f.map == FeatureMap::phase) phase = constant(uniform({f.m}, -0.3, 0.3));
   if (state) {
-    sums = uniform({q[0], q[1], features, width + 1}, 0.5, 2);
+    sums = state_sums({q[0], q[1], features, width + 1});
     top = constant(kernels::is_exponential(f.map) ? randn({q[0], q[1], features})
                                                   : full({q[0], q[1], features}, waves ? 0.5 : 0));
   }

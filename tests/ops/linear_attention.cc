@@ -263,31 +263,37 @@ TEST(LinearAttention, LargeInputsLoseNothing) {
   }
 }
 
+/// Keys whose exponents rise by `step` nats from one to the next, by their norms where these count.
+Call rising(FeatureMap map, double step, int64_t length) {
+  Call x = call({1, 1, length, length, 4, 3, 6}, map, true, 0.5);
+  std::vector<double> k = values_of(x.k);
+  const int sign = kernels::norm_sign(map);
+  for (int64_t j = 0; j < length; ++j) {
+    const auto rank = static_cast<double>(sign < 0 ? length - j : j);
+    for (int64_t c = 0; c < 4; ++c) {
+      double& at = k[static_cast<size_t>(j * 4 + c)];
+      at = sign == 0 ? at + (c == 0 ? rank * step : 0) : at * 0.05 + std::sqrt(rank * step);
+    }
+  }
+  x.k = Tensor::from(k, {1, 1, length, 4});
+  if (map == FeatureMap::exp) {  // the first column raises all features
+    std::vector<double> w = values_of(x.projection);
+    for (size_t r = 0; r < 6; ++r) w[4 * r] = 1;
+    x.projection = Tensor::from(w, {6, 4});
+  }
+  if (kernels::is_oscillating(map)) x.options.floor = 1e-300;
+  return x;
+}
+constexpr FeatureMap kWithExponents[] = {FeatureMap::positive, FeatureMap::hyperbolic,
+                                         FeatureMap::exp, FeatureMap::trigonometric,
+                                         FeatureMap::phase};
+
 /// Each key dwarfs all earlier ones by e^20 and more, so that the largest exponent of a chunk says
 /// nothing of what its first rows see.
 TEST(LinearAttention, RisingExponentsLoseNothing) {
-  for (const FeatureMap map : {FeatureMap::positive, FeatureMap::hyperbolic, FeatureMap::exp,
-                               FeatureMap::trigonometric, FeatureMap::phase}) {
+  for (const FeatureMap map : kWithExponents) {
     for (const double step : {0.5, 20.0, 300.0}) {
-      const int64_t length = 130;
-      Call x = call({1, 1, length, length, 4, 3, 6}, map, true, 0.5);
-      std::vector<double> k = values_of(x.k);
-      for (int64_t j = 0; j < length; ++j) {
-        // Exponents rise by `step` nats from key to key, by norms where they count.
-        const int sign = kernels::norm_sign(map);
-        const auto rank = static_cast<double>(sign < 0 ? length - j : j);
-        for (int64_t c = 0; c < 4; ++c) {
-          double& at = k[static_cast<size_t>(j * 4 + c)];
-          at = sign == 0 ? at + (c == 0 ? rank * step : 0) : at * 0.05 + std::sqrt(rank * step);
-        }
-      }
-      x.k = Tensor::from(k, {1, 1, length, 4});
-      if (map == FeatureMap::exp) {  // the first column raises all features
-        std::vector<double> w = values_of(x.projection);
-        for (size_t r = 0; r < 6; ++r) w[4 * r] = 1;
-        x.projection = Tensor::from(w, {6, 4});
-      }
-      if (kernels::is_oscillating(map)) x.options.floor = 1e-300;
+      const Call x = rising(map, step, 130);
       const Solution want = solve(x);
       expect_near(run(x, DType::f64), want, 1e-9, describe(x));
       const LinearAttentionResult y = run(x, DType::f32);
@@ -295,17 +301,42 @@ TEST(LinearAttention, RisingExponentsLoseNothing) {
       if (step < 1 && !kernels::is_oscillating(map)) {
         expect_near(y, want, 1e-3, describe(x) + " f32");
       }
-      const GradcheckResult result = gradcheck(
-          [&](const std::vector<Tensor>& in) {
-            Call c = x;
-            c.q = in[0], c.k = in[1], c.v = in[2];
-            const int64_t few = 12;
-            for (Tensor* t : {&c.q, &c.k, &c.v}) *t = narrow(*t, 2, 0, few);
-            return std::vector<Tensor>{run(c, DType::f64).out};
-          },
-          {x.q, x.k, x.v});
-      if (step < 1) {
-        EXPECT_TRUE(result.ok) << describe(x) << result.message;
+    }
+  }
+}
+
+/// Their gradients are those of one token after the other, which have no chunks.
+TEST(LinearAttention, RisingExponentsHaveTheirGradients) {
+  for (const FeatureMap map : kWithExponents) {
+    for (const double step : {0.5, 20.0, 300.0}) {
+      const int64_t length = 70;
+      const Call x = rising(map, step, length);
+      const auto grads = [&](int64_t count, DType dtype) {
+        Call c = x;
+        for (Tensor* t : {&c.q, &c.k, &c.v}) *t = leaf(cast(*t, dtype));
+        c.options.keep_state = true;
+        std::vector<Tensor> out;
+        LinearAttentionState state;
+        for (int64_t at = 0; at < length; at += count) {
+          Call piece = c;
+          for (Tensor* t : {&piece.q, &piece.k, &piece.v}) *t = narrow(*t, 2, at, count);
+          piece.options.state = state;
+          const LinearAttentionResult y = run(piece, dtype);
+          out.push_back(y.out);
+          state = y.state;
+        }
+        const Tensor all = concat(out, 2);
+        backward(sum(mul(all, normal(all.shape(), Generator{5}, 0, 1, dtype))));
+        return std::vector<std::vector<double>>{values_of(grad(c.q)), values_of(grad(c.k)),
+                                                values_of(grad(c.v))};
+      };
+      const auto whole = grads(length, DType::f64), single = grads(1, DType::f64);
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_LE(distance(whole[i], single[i]), 1e-8)
+            << describe(x) << " step " << step << " " << i;
+      }
+      for (const std::vector<double>& g : grads(length, DType::f32)) {
+        for (const double value : g) ASSERT_TRUE(std::isfinite(value)) << describe(x) << step;
       }
     }
   }

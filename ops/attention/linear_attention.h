@@ -26,7 +26,7 @@ struct LinearAttentionState {
 struct LinearAttentionOptions {
   FeatureMap features = FeatureMap::positive;
   bool causal = false;  ///< query i sees keys j <= i, besides those of the state
-  Tensor phase;         ///< b of the features `phase`, [m] or [H, m]
+  Tensor phase = {};    ///< b of the features `phase`, [m] or [H, m]
   /// Of q and k before the projection; 0: d^(-1/4) for features that approximate exp(q . k /
   /// sqrt(d)), else 1.
   double scale = 0;
@@ -34,10 +34,10 @@ struct LinearAttentionOptions {
   /// Smallest |denominator|, whose sign is kept: a smaller one is replaced and passes no gradient.
   /// Negative: 1e-6 for features that oscillate, else 0. Exponential features need none.
   double floor = -1;
-  Tensor key_lengths;          ///< i64 [B], optional: keys from this index on do not exist
-  Tensor hidden_keys;          ///< u8 [1 or B, T], optional: nonzero for keys that no query sees
-  LinearAttentionState state;  ///< of earlier keys
-  bool keep_state = false;     ///< whether to return the state after all keys
+  Tensor key_lengths = {};  ///< i64 [B], optional: keys from this index on do not exist
+  Tensor hidden_keys = {};  ///< u8 [1 or B, T], optional: nonzero for keys that no query sees
+  LinearAttentionState state = {};  ///< of earlier keys
+  bool keep_state = false;          ///< whether to return the state after all keys
 };
 
 /// Results of linear_attention().

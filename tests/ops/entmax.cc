@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/engine.h"
+#include "autograd/node.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/softmax.h"
@@ -162,6 +164,19 @@ TEST(Entmax, ComesNearSoftmax) {
   const double near = distance(entmax(x, 1.01), softmax(x));
   EXPECT_LT(near, 2e-2);
   EXPECT_GT(near, 1e-5);
+}
+
+TEST(Entmax, HasNoGradientOfAlphasThatCountAsOthers) {
+  Tensor x = numbers({4, 9}, 0.3),
+         alpha = Tensor::from(std::vector<double>{1.005, 1.5, 2, 2.5}, {4});
+  set_requires_grad(alpha);
+  const Tensor p = entmax(x, alpha);
+  backward(p, numbers({4, 9}, 2));
+  const auto slope = grad(alpha).to_vector<double>();
+  EXPECT_EQ(slope[0], 0);
+  EXPECT_NE(slope[1], 0);
+  EXPECT_NE(slope[2], 0);
+  EXPECT_EQ(slope[3], 0);
 }
 
 TEST(Entmax, GivesNaNForNaNAndPlusInfinity) {

@@ -212,6 +212,26 @@ TEST(EntmaxAttention, IsThatOfWholeMatrices) {
   }
 }
 
+// A tile of a window begins with the first key that its rows see.
+TEST(EntmaxAttention, OfWindowsIsThatOfWholeMatrices) {
+  const int64_t L = 400, width = 50;
+  const Tensor q = numbers({2, 3, L, 8}, 1, 2), k = numbers({2, 3, L, 8}, 2),
+               v = numbers({2, 3, L, 4}, 3);
+  AttentionPattern p = patterns::local(width);
+  p.mask.k_begin = Tensor::from(std::vector<int64_t>{0, 170}, {2});
+  p.mask.k_valid = Tensor::from(std::vector<int64_t>{350, 400}, {2});
+  const Tensor i = unsqueeze(longspan::iota(L, DType::f64), 1), j = transpose(i, 0, 1);
+  const auto ones_where = [](const Tensor& x) { return cast(x, DType::f64); };
+  Tensor seen =
+      mul(ones_where(greater_equal(i, j)), ones_where(less(sub(i, j), full_like(i, width))));
+  const auto bounds = [](std::vector<double> x) { return Tensor::from(x, {2, 1, 1, 1}); };
+  seen = mul(mul(seen, ones_where(greater_equal(j, bounds({0, 170})))),
+             ones_where(less(j, bounds({350, 400}))));  // [B, 1, L, L]
+  const Tensor s = add(mul(matmul(q, transpose(k, 2, 3)), 1 / std::sqrt(8.0)), log(seen));
+  const Tensor fused = entmax_attention(q, k, v, p, longspan::full({1}, 1.5, DType::f64)).out;
+  EXPECT_LT(distance(fused, matmul(entmax(s, 1.5), v)), 1e-12);
+}
+
 TEST(EntmaxAttention, KeepsNothingOfQuadraticSize) {
   const int64_t L = 2048;
   Tensor q = numbers({1, 2, L, 8}, 1);

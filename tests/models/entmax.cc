@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "models/transformer/transformer.h"
-#include "nn/attention/multi_head.h"
+#include "nn/attention/entmax.h"
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/random.h"
@@ -74,6 +76,21 @@ TEST(Entmax, LossOfOneIsCrossEntropy) {
   EXPECT_THROW(entmax_loss(z, narrow(y, 0, 0, 3), 1.5), ShapeError);
   EXPECT_THROW(entmax_loss(z, y, 3), ValueError);
   EXPECT_THROW(entmax_loss(ahead, Tensor::from(std::vector<int64_t>{3}, {1}), 1.5), ValueError);
+}
+
+TEST(EntmaxTransformer, KeepsAlphasBetweenSoftmaxAndSparsemax) {
+  EntmaxAttention layer({.d_model = 8, .n_head = 4}, {.learned = true}, f64);
+  Tensor a = parameter(layer, "alpha");
+  assign(a, {-30, 0, std::log(0.25), 30});
+  const auto alpha = layer.alpha().to_vector<double>();
+  const double expected[] = {1.01, 1.5, 1.2, 2};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(alpha[i], expected[i], 1e-12);
+  const Tensor x = normal({1, 6, 8}, Generator{5}, 0, 3, DType::f64);
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  const Tensor share = layer.density(x, ctx);
+  EXPECT_EQ(to_string(share.shape()), "[1, 4, 6]");
+  EXPECT_LT(mean(select(share, 1, 3)).item(), mean(select(share, 1, 0)).item());
 }
 
 TEST(EntmaxTransformer, LearnsItsAlphasInEveryKindOfAttention) {

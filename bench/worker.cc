@@ -30,6 +30,7 @@
 #include "models/reformer/reformer.h"
 #include "models/transformer/transformer.h"
 #include "ops/attention/block_attention.h"
+#include "ops/attention/linear_attention.h"
 #include "ops/attention/lsh.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -164,6 +165,19 @@ Workload band(const Json& request) {
     return block_attention(in[0], in[1], in[2], patterns::local(window)).out;
   };
   return differentiable(forward, heads(request.at("shape")), request.at("pass"));
+}
+
+/// Causal attention by positive random features.
+Workload linear(const Json& request) {
+  const Json& shape = request.at("shape");
+  const Tensor projection =
+      cast(made({shape.at("features"), shape.at("width")}, 4, 3.5f), accumulator_of(place.dtype));
+  const auto forward = [projection](const std::vector<Tensor>& in) {
+    LinearAttentionOptions options;
+    options.causal = true;
+    return linear_attention(in[0], in[1], in[2], projection, options).out;
+  };
+  return differentiable(forward, heads(shape), request.at("pass"));
 }
 
 /// LSH attention of shared queries and keys to hashed chunks and those before them, including hash
@@ -348,10 +362,17 @@ Workload layer(const Json& request) {
 
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
-    {"gemm", gemm},       {"attention", attention}, {"band", band},
-    {"rowwise", rowwise}, {"adam", adam},           {"gpt_step", gpt_step},
-    {"family", family},   {"layer", layer},         {"reformer_step", reformer_step},
+    {"gemm", gemm},
+    {"attention", attention},
+    {"band", band},
+    {"rowwise", rowwise},
+    {"adam", adam},
+    {"gpt_step", gpt_step},
+    {"family", family},
+    {"layer", layer},
+    {"reformer_step", reformer_step},
     {"lsh", lsh},
+    {"linear_attention", linear},
 };
 
 struct Sample {

@@ -110,6 +110,21 @@ def band_items():
                    share=(0.58, 0.68), ratio={"sliding chunks": (3.0, 4.0)})
 
 
+def linear_items():
+    variants = [("torch", v) for v in ("chunks-32", "chunks-64", "chunks-128", "once-128")]
+    for features in (128, 256):
+        for which, factor in (("forward", 4), ("both", 13)):
+            # The recurrence: 2 d for the features of a query and a key, 2 d for sums and quotient;
+            # backward, which computes both again, 4 d and 5 d. Pairs within chunks do not count.
+            yield item(8, f"linear attention {which}, m={features}, H=8 d=64 L=16384",
+                       {"workload": "linear_attention", "pass": which,
+                        "shape": {"heads": 8, "length": 16384, "width": 64,
+                                  "features": features}},
+                       {"torch": variants}, flops=2 * factor * 8 * 16384 * 64 * features,
+                       share=(0.65, 0.80) if which == "forward" else None,
+                       ratio={"torch": (3.0, 4.0)})
+
+
 def rowwise_items():
     for op in ("softmax", "layer_norm", "gelu_erf", "cross_entropy"):
         yield item(9, f"{op} 2048x256, forward and backward",
@@ -175,8 +190,8 @@ def reformer_items():
 
 
 def all_items():
-    for make in (gemm_items, attention_items, band_items, rowwise_items, adam_items, step_items,
-                 long_step_items, reformer_items, bf16_gemm_items):
+    for make in (gemm_items, attention_items, band_items, linear_items, rowwise_items, adam_items,
+                 step_items, long_step_items, reformer_items, bf16_gemm_items):
         yield from make()
 
 

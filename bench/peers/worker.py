@@ -155,6 +155,68 @@ def band(shape, variant, **request):
     return differentiable(compiled(forward, variant), inputs, request["pass"])
 
 
+def positive_features(x, weights, norms):
+    """e^(W x - |x|^2 / 2), of queries relative to the largest, which cancels."""
+    u = x @ weights
+    if norms:
+        return (u - (x * x).sum(-1, keepdim=True) * (0.5 / math.sqrt(x.shape[-1]))).exp()
+    return (u - u.amax(-1, keepdim=True).detach()).exp()
+
+
+def linear_by_chunks(weights, chunk):
+    """Causal linear attention, chunk by chunk: what stays in the caches; [B, H, L, d]."""
+
+    def forward(q, k, v):
+        batch, heads, length, width = q.shape
+        q, k, v = (x.reshape(batch * heads, length, -1) for x in (q, k, v))
+        sums = q.new_zeros(batch * heads, weights.shape[1], v.shape[-1])
+        total = q.new_zeros(batch * heads, weights.shape[1], 1)
+        out = []
+        for i in range(0, length, chunk):
+            one = v[:, i : i + chunk]
+            left = positive_features(q[:, i : i + chunk], weights, False)
+            right = positive_features(k[:, i : i + chunk], weights, True)
+            scores = torch.bmm(left, right.transpose(1, 2)).tril()
+            above = torch.baddbmm(torch.bmm(scores, one), left, sums)
+            below = torch.bmm(left, total) + scores.sum(-1, keepdim=True)
+            out.append(above / below)
+            sums = torch.baddbmm(sums, right.transpose(1, 2), one)
+            total = total + right.sum(1).unsqueeze(-1)
+        return torch.cat(out, 1).view(batch, heads, length, -1)
+
+    return forward
+
+
+def linear_at_once(weights, chunk):
+    """The same with the sums of all chunks in one tensor, and all features."""
+
+    def forward(q, k, v):
+        batch, heads, length, width = q.shape
+        size = (batch * heads, length // chunk, chunk, -1)
+        left = positive_features(q, weights, False).reshape(size)
+        right = positive_features(k, weights, True).reshape(size)
+        values = v.reshape(size)
+        each = right.transpose(-1, -2) @ values
+        total = right.sum(2)
+        scores = (left @ right.transpose(-1, -2)).tril()
+        above = left @ (each.cumsum(1) - each) + scores @ values
+        below = left @ (total.cumsum(1) - total).unsqueeze(-1) + scores.sum(-1, keepdim=True)
+        return (above / below).view(batch, heads, length, -1)
+
+    return forward
+
+
+def linear_attention(shape, variant, **request):
+    """Causal attention by positive random features. variant: "chunks-64", "once-128", ..."""
+    size = (shape.get("batch", 1), shape["heads"], shape["length"], shape["width"])
+    inputs = [values(size, s, 2.0) for s in (1, 2, 3)]
+    weights = values((shape["features"], size[3]), 4, 3.5).T.contiguous() * size[3] ** -0.25
+    how, chunk = variant.split("-")[:2]
+    make = linear_by_chunks if how == "chunks" else linear_at_once
+    forward = make(weights, int(chunk))
+    return differentiable(compiled(forward, variant), inputs, request["pass"])
+
+
 def rowwise(shape, variant, op, **request):
     """softmax, layer_norm, gelu and cross_entropy on [rows, n]."""
     rows, n = shape["rows"], shape["n"]
@@ -257,6 +319,7 @@ WORKLOADS = {
     "gemm": gemm,
     "attention": attention,
     "band": band,
+    "linear_attention": linear_attention,
     "rowwise": rowwise,
     "adam": adam,
     "gpt_step": gpt_step,

@@ -167,6 +167,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
     std::puts("graph: set apart for good where a device records the step; the peak has it");
   }
   std::puts(reversible_note(planner).c_str());
+  if (const std::string remark = planner.remark(); !remark.empty()) std::puts(remark.c_str());
   if (const int64_t kept = planner.memory_of_streams(); kept > 0) {
     std::puts(fmt::format("streams keep {} from segment to segment, each of {} {}",
                           bytes_text(kept), c.batch, bytes_text(kept / c.batch))

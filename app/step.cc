@@ -270,6 +270,11 @@ bool StepPlanner::reversible_layers() const {
   return config_.model->build(Init{.meta = true})->reversible_layers();
 }
 
+std::string StepPlanner::remark() const {
+  apply(config_, own_);
+  return config_.model->build(Init{.meta = true})->remark(config_.length);
+}
+
 int64_t StepPlanner::memory_of_streams(Device device) const {
   apply(config_, own_);
   const auto model = config_.model->build(Init{.device = device});

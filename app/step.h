@@ -54,6 +54,8 @@ class StepPlanner {
   int64_t longest_possible() const;
   /// Returns LanguageModel::reversible_layers().
   bool reversible_layers() const;
+  /// Returns LanguageModel::remark() for the length of the configuration.
+  std::string remark() const;
   /// Returns the bytes that a batch of streams keeps from segment to segment, on this device: on
   /// meta_device they are predicted. 0 for a model without a memory.
   int64_t memory_of_streams(Device device = meta_device) const;

@@ -78,6 +78,13 @@ TEST(Plan, SaysWhatStreamsKeep) {
   EXPECT_EQ(none.out.find("streams keep"), std::string::npos) << none.out;
 }
 
+TEST(Plan, SaysWhatTrimmedHeadsCost) {
+  const Outcome o = run({"memory", "--model", "adaptive_span:tiny", "--length", "6", "--set",
+                         "model.span_max=64", "--set", "model.trim=8"});
+  EXPECT_NE(o.out.find("a token takes"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("if every head computed all 64"), std::string::npos) << o.out;
+}
+
 // Matrix products need less scratch memory on OpenBLAS, in the prediction as in the run.
 TEST(Plan, ARunOnOpenBlasNeedsWhatWasPredicted) {
   expect_predicted({"--products", "openblas"}, {"standard", "checkpoint"});

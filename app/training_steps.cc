@@ -107,12 +107,11 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
   const auto steps = static_cast<double>(c.optimizer.period().at(step));
-  const double& unit = targets_.first;
-  double all = 0;
+  double unit = targets_.first, all = 0;
   for (int64_t i = 0; i < c.accumulate; ++i) {
     auto [result, tokens, counted] =
         task_data_.forward(step * c.accumulate + i, memory_of(i), pass.at(i));
-    if (unit == 0) targets_.first = static_cast<double>(counted);
+    if (unit == 0) unit = static_cast<double>(counted);
     all += static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
     backward_of(result, weight / steps * factor);
@@ -124,7 +123,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
     }
     done.tokens += tokens;
   }
-  targets_.all += all;
+  targets_ = {unit, targets_.all + all};
   done.scored = all > 0;
   done.trains = targets_.all > 0;
   const auto batches = static_cast<double>(c.accumulate);

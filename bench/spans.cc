@@ -5,8 +5,9 @@
 //                          each layer; dynamic ones of their mean; and all at S
 //   bench_spans heads [rounds]   the same for attention alone, with one long head of eight
 //   bench_spans turn train|evaluation small|base   the best of a few segments in seconds per
-//                          token, processor and wall clock, and the spans: for
-//                          bench/peers/streams.py
+//                          token, processor and wall clock, the share of the FMA peak of one
+//                          thread that its multiply-accumulates take (three times those of the
+//                          forward pass in training), and the spans: for bench/peers/streams.py
 // The variants take turns; figures are medians over the rounds.
 
 #include <fmt/format.h>
@@ -26,12 +27,14 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/harness.h"
 #include "core/error.h"
 #include "models/adaptive_span/adaptive_span.h"
 #include "models/adaptive_span/span_attention.h"
 #include "nn/after_step.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -243,8 +246,11 @@ int turn(std::string_view what, std::string_view shape) {
   c.span_max = small ? 512 : 1024;
   const Spans spans = small ? kLearned : spans_of_base(c.span_max);
   const int64_t batch = !train ? 1 : (small ? 16 : 2), length = train && !small ? 512 : 128;
-  double best = HUGE_VAL, wall = HUGE_VAL;
+  double best = HUGE_VAL, wall = HUGE_VAL, macs = 0;
   const auto time = [&](const auto& next) {
+    const MacCount counted;
+    next();
+    macs = static_cast<double>(counted.total());
     for (int i = 0; i < 3; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       best = std::min(best, seconds_of(next));
@@ -266,8 +272,8 @@ int turn(std::string_view what, std::string_view shape) {
     time(next);
   }
   const auto count = static_cast<double>(batch * length);
-  fmt::print("{{\"cpu\": {:.4g}, \"wall\": {:.4g}, \"spans\": {}}}\n", best / count, wall / count,
-             spans);
+  fmt::print("{{\"cpu\": {:.4g}, \"wall\": {:.4g}, \"share_of_peak\": {:.3f}, \"spans\": {}}}\n",
+             best / count, wall / count, 2 * macs * (train ? 3 : 1) / best / fma_peak(1), spans);
   return 0;
 }
 

@@ -142,12 +142,11 @@ void Stack::check_numbers(const LayerContext& ctx, const SegmentMemory& memory) 
 
 namespace {
 
-/// Draws whether a block with the input x is left out. The meta device reads zeros: there, never.
+/// Draws, on the host, whether a block with the input x is left out; on the meta device none is.
 bool is_left_out(double share, const Tensor& x, Pass pass) {
-  if (share == 0 || !pass.training) return false;
-  graph::refuse("stack", "the host reads which blocks are left out (layer_drop)");
-  const Tensor draw = uniform({1}, pass.at("layer_drop").gen, 0, 1, DType::f32, x.device());
-  return draw.item() >= 1 - share;
+  if (share == 0 || !pass.training || x.device() == meta_device) return false;
+  graph::refuse("stack", "the host draws which blocks are left out (layer_drop)");
+  return to_uniform(philox_word(pass.at("layer_drop").gen.key, 0)) >= 1 - share;
 }
 
 }  // namespace

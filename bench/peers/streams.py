@@ -159,6 +159,8 @@ def main():
         for clock in ("cpu", "wall"):
             own, other = min(x[clock] for x in ours), min(x[clock] for x in theirs)
             row |= {f"ours_{clock}": own, f"theirs_{clock}": other, f"ratio_{clock}": other / own}
+        if "share_of_peak" in ours[0]:
+            row["ours_share_of_peak"] = max(x["share_of_peak"] for x in ours)
         print(json.dumps(row), flush=True)
 
 

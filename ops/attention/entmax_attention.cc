@@ -195,7 +195,7 @@ Grads gradients_of(const Context& c, const Tensor& dy, const Reach& reach) {
     multiply(dp, t.keys_of(k), t.rows_of(dq));
     multiply(transpose(dp, 2, 3), t.rows_of(q), t.keys_of(dk), true);
   });
-  if (dalpha) dalpha = sum(sum(dalpha, {2}), {0});
+  if (dalpha) dalpha = sum(dalpha, {0, 2});
   return {dq, dk, dv, dalpha};
 }
 

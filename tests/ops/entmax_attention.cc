@@ -169,8 +169,8 @@ const Registered info = OpInfo{
           return bytes;
         },
     .dtypes = {DType::f64, DType::f32},
-    .tolerance = 4,
-    .gradient_tolerance = 16,
+    .tolerance = 2,
+    .gradient_tolerance = 8,
     .reason =
         "a probability is the difference of two numbers of up to 1, and its gradient has a root",
     .optional = {4, 5, 6},

@@ -13,6 +13,7 @@ void register_kernels() {
   register_graph();
   register_index();
   register_loss();
+  register_linear_attention();
   register_lsh();
   register_matmul();
   register_memory();

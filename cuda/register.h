@@ -10,6 +10,7 @@ void register_entmax_attention();
 void register_graph();
 void register_index();
 void register_loss();
+void register_linear_attention();
 void register_lsh();
 void register_matmul();
 void register_memory();

@@ -69,8 +69,8 @@ struct LinearAttentionResult {
 ///               constant without gradient
 ///   saves       q, k, v, normalizer, the projection, masks and state; for features that
 ///               oscillate also [B, H, L] of largest exponents
-///   throws      ShapeError, DTypeError, DeviceError, ValueError; NotImplemented on a device
-///               without the kernel, which today is every one but the CPU
+///   throws      ShapeError, DTypeError, DeviceError, ValueError;
+///               NotImplemented on a device without the kernel
 /// Gradients reach q, k, v and the sums of the state; `top` is a constant, and so state.sums
 /// 2^state.top has the gradient of the sum that it stands for. A query that sees no key, or whose
 /// denominator is 0, gets out = 0 and no gradient.

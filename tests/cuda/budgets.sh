@@ -1,8 +1,9 @@
 #!/bin/sh
 # budgets.sh FOLDER: what ptxas said of every kernel compiled below FOLDER. Fails where a kernel keeps
 # arrays in local memory or spills: attention not a byte, others at most 8. Two kinds may have 64:
-# f64, which serves checks of gradients, and functions of elements, since sinf and cosf bring an array
-# of 28 bytes for large angles. Fails too where static shared memory is beyond what a block gets.
+# f64, which serves checks of gradients, and functions of elements (linear attention among them, but
+# without spills), since sinf and cosf bring an array of 28 bytes for large angles. Fails too where
+# static shared memory is beyond what a block gets.
 set -eu
 reports=$(find "$1" -name '*.ptxas')
 [ -n "$reports" ] || { echo "skipped: no CUDA kernels were compiled here"; exit 77; }
@@ -17,7 +18,9 @@ awk '
     frame = $1; spilled = $5
     limit = name ~ /(Id|Ed|dL|dE|ddE)/ || name ~ /strided_kernel|contiguous_kernel|update_kernel/ ? 64 : 8
     if (name ~ /ttention|LshTensor/) limit = 0
-    if (frame > limit || spilled > 2 * limit) {
+    most_spilled = 2 * limit
+    if (name ~ /linear_attention_kernel/) limit = 64
+    if (frame > limit || spilled > most_spilled) {
       printf "%s (%s): %d bytes of local memory, %d spilled\n", name, arch, frame, spilled; bad = 1
     }
   }

@@ -28,6 +28,7 @@ check() {
       sees["cuda"] = sees["core/kernels"] " cuda"
       sees["cuda/attention"] = sees["cuda"] " cuda/attention"
       sees["cuda/lsh"] = sees["cuda/attention"] " cuda/lsh"
+      sees["cuda/linear_attention"] = sees["cuda"] " cuda/linear_attention"
       sees["autograd"] = sees["core/kernels"] " autograd"
       sees["ops"] = sees["autograd"] " ops"
       sees["ops/patterns"] = sees["ops"] " ops/patterns"
@@ -53,7 +54,7 @@ check() {
       sees["data"] = sees["nn"] " data/io data/tokenizers data"
       sees["train"] = sees["data"] " train"
       all = sees["train"] " " sees["models/all"]
-      backends = " cpu cpu/matmul cpu/attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/lsh"
+      backends = " cpu cpu/matmul cpu/attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
       sees["longspan.h"] = all
       sees["app"] = all " app"
       sees["examples"] = all " app examples"

@@ -122,6 +122,8 @@
 #include "models/expire_span/expire_span.h"
 #include "models/generate.h"
 #include "models/hf_keys.h"
+#include "models/linformer/linformer.h"
+#include "models/linformer/linformer_attention.h"
 #include "models/longformer/led.h"
 #include "models/longformer/led_hf.h"
 #include "models/longformer/longformer.h"

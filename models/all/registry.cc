@@ -14,6 +14,7 @@
 #include "models/etc/bigbird_etc.h"
 #include "models/etc/etc.h"
 #include "models/expire_span/expire_span.h"
+#include "models/linformer/linformer.h"
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
 #include "models/longformer/longformer_lm.h"
@@ -34,6 +35,7 @@ std::vector<ModelEntry>& entries() {
                                      bigbird_entry(),
                                      bigbird_etc_entry(),
                                      etc_entry(),
+                                     linformer_entry(),
                                      longformer_entry(),
                                      longformer_lm_entry(),
                                      led_entry(),

@@ -18,8 +18,10 @@ namespace longspan::test {
 ///               influence through the layers
 ///   gradients   of every parameter, in f64, against central differences, with dropout
 ///   learning    the loss falls on `task`
-///   round trip  a model with other weights gives the same logits, bit for bit, once it holds these
-///   bytes       bytes visited are bytes tracked as parameters, and none are leaked
+///   round trip  a model with other weights and buffers gives the same logits, bit for bit, once it
+///               holds these
+///   bytes       bytes visited, buffers included, are bytes tracked as parameters, and none are
+///               leaked
 ///   macs        the count of a forward pass is macs(length), on the host and on the meta device;
 ///               no memory policy changes it, and only what a policy recomputes adds to it
 ///   draws       no two sites of a forward pass draw the same random numbers

@@ -101,7 +101,7 @@ def cases():
     text = ["--task", "bytes", "--data", "bytes=text"]
     pairs = ["--task", "wiki-leads", "--data", "wiki-leads=wiki-leads"]
     for model in ("transformer", "local_transformer", "sparse_transformer", "blockbert", "bigbird", "bigbird_etc",
-                  "etc", "longformer", "longformer_lm", "led", "bigbird_pegasus", "reformer"):
+                  "etc", "linformer", "longformer", "longformer_lm", "led", "bigbird_pegasus", "reformer"):
         documents = model in ("led", "bigbird_pegasus")
         data = (pairs + ["--target-length", "24"]) if documents else text
         vocab = 259 if documents else 257

@@ -150,6 +150,27 @@ int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l) {
          2 * pairs * (d / c.n_head) + (c.mlm_head ? l * d * (d + c.vocab) : 0);
 }
 
+int64_t macs_of(const LinformerConfig& c, int64_t l) {
+  const int64_t d = c.d_model, width = d / c.n_head;
+  const bool one = c.sharing == ProjectionSharing::kv || c.sharing == ProjectionSharing::layerwise;
+  const bool input = c.projection_order == ProjectionOrder::input;
+  const bool learned = c.projection == RowProjection::linear || c.projection == RowProjection::conv;
+  const bool by_head = learned && c.sharing == ProjectionSharing::none;
+  int64_t n = c.mlm_head ? l * d * (d + c.vocab) : 0;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const LinformerOptions o = linformer_options(c, i);
+    const int64_t rows = o.rows(l);
+    // Keys and values are made of `rows` rows, if these are projected before.
+    n += 2 * l * d * d + 2 * (input && !by_head ? rows : l) * d * d + 2 * l * rows * d;
+    const int64_t times = one && input ? 1 : 2;  // E x once for both
+    if (c.projection == RowProjection::linear) n += times * rows * l * d;
+    const int64_t taken = input && !by_head ? d : width;  // channels of an output of a convolution
+    if (c.projection == RowProjection::conv) n += times * rows * d * o.window() * taken;
+    n += feed_forward(l, d, c.d_ff, c.activation);
+  }
+  return n;
+}
+
 int64_t macs_of(const LongformerConfig& c, int64_t l) {
   const int64_t globals = c.globals == GlobalDefault::first ? 1 : 0;
   int64_t n = c.mlm_head ? l * c.d_model * (c.d_model + c.vocab) : 0;

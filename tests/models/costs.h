@@ -8,6 +8,7 @@
 #include "models/compressive/compressive.h"
 #include "models/etc/etc.h"
 #include "models/expire_span/expire_span.h"
+#include "models/linformer/linformer.h"
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
 #include "models/longformer/longformer_lm.h"
@@ -25,6 +26,7 @@ namespace longspan::test {
 int64_t macs_of(const TransformerConfig& c, int64_t l);
 /// `pairs` are the visible pairs of all layers and heads, e.g. of outlined_pairs().
 int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l);
+int64_t macs_of(const LinformerConfig& c, int64_t l);
 int64_t macs_of(const LongformerConfig& c, int64_t l);
 int64_t macs_of(const LongformerLMConfig& c, int64_t l, int64_t batch = 1);
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l);

@@ -4,6 +4,7 @@
 
 #include "models/bigbird/bigbird.h"
 #include "models/blockbert/blockbert.h"
+#include "models/linformer/linformer.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
 
@@ -142,6 +143,52 @@ const RegisteredModel causal_dense = [] {
   m.counted_from = 4;
   return m;
 }();
+
+ModelInfo linformer(const std::string& name, const std::function<void(LinformerConfig&)>& change) {
+  LinformerConfig c = linformer_preset("tiny");
+  change(c);
+  ModelInfo m = encoder<Linformer>(name, c);
+  c.init_std = 0.3;
+  c.vocab = 18;
+  c.tie_embedding = false;
+  m.macs = [c](int64_t l) { return macs_of(c, l); };
+  m.sees = [](int64_t, int64_t) { return true; };
+  m.task = constant;
+  return m;
+}
+
+const RegisteredModel by_heads = linformer("linformer_headwise", [](LinformerConfig&) {});
+const RegisteredModel own_heads = linformer("linformer_none_by_layer", [](LinformerConfig& c) {
+  c.sharing = ProjectionSharing::none;
+  c.r = {6, 3};
+});
+const RegisteredModel of_all_layers = linformer("linformer_layerwise_pre", [](LinformerConfig& c) {
+  c.sharing = ProjectionSharing::layerwise;
+  c.norm = NormPlace::pre;
+});
+const RegisteredModel of_keys = linformer("linformer_keys_frozen", [](LinformerConfig& c) {
+  c.sharing = ProjectionSharing::kv;
+  c.projection_order = ProjectionOrder::key;
+  c.freeze_projection = true;
+});
+const RegisteredModel convolved = linformer("linformer_convolution", [](LinformerConfig& c) {
+  c.sharing = ProjectionSharing::layerwise;
+  c.projection = RowProjection::conv;
+  c.projection_order = ProjectionOrder::key;
+});
+const RegisteredModel convolved_heads =
+    linformer("linformer_convolution_by_head", [](LinformerConfig& c) {
+      c.sharing = ProjectionSharing::none;
+      c.projection = RowProjection::conv;
+    });
+const RegisteredModel pooled =
+    linformer("linformer_mean", [](LinformerConfig& c) { c.projection = RowProjection::mean; });
+/// Windows of two rows, so that each row has the maximum of some channel.
+const RegisteredModel maxima = linformer("linformer_max", [](LinformerConfig& c) {
+  c.projection = RowProjection::max;
+  c.projection_order = ProjectionOrder::key;
+  c.r = {12};
+});
 
 }  // namespace
 }  // namespace longspan::test

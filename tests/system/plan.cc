@@ -355,10 +355,10 @@ struct Drawn {
     const auto one = [&](const char* name, const std::vector<std::string>& of) {
       return pick(of, gen.fork(name));
     };
-    model = one("model",
-                {"transformer", "local_transformer", "sparse_transformer", "blockbert", "bigbird",
-                 "bigbird:causal", "bigbird_etc", "etc", "longformer", "longformer_lm", "reformer",
-                 "transformer:encoder", "transformer:t12", "transformer_xl", "compressive"});
+    model = one("model", {"transformer", "local_transformer", "sparse_transformer", "blockbert",
+                          "bigbird", "bigbird:causal", "bigbird_etc", "etc", "linformer",
+                          "longformer", "longformer_lm", "reformer", "transformer:encoder",
+                          "transformer:t12", "transformer_xl", "compressive"});
     memory = one("memory", {"standard", "lean", "selective", "checkpoint", "checkpoint:2",
                             "checkpoint:3:1", "checkpoint:2+1+rest", "reversible", "reversible:2",
                             "reversible:exact", "reversible:stored"});
@@ -386,8 +386,8 @@ struct Drawn {
 
   /// Says whether the model predicts only masked tokens.
   bool masked() const {
-    for (const char* encoder :
-         {"blockbert", "bigbird", "bigbird_etc", "etc", "longformer", "transformer:encoder"}) {
+    for (const char* encoder : {"blockbert", "bigbird", "bigbird_etc", "etc", "linformer",
+                                "longformer", "transformer:encoder"}) {
       if (model == encoder) return true;
     }
     return false;

@@ -267,7 +267,7 @@ TEST_F(Runs, TrainEveryModelAtAnyLength) {
   for (const std::string model :
        {"transformer", "transformer:encoder", "local_transformer", "sparse_transformer",
         "sparse_transformer:small_images", "blockbert", "bigbird", "bigbird:causal", "bigbird_etc",
-        "etc", "longformer", "longformer_lm"}) {
+        "etc", "linformer", "longformer", "longformer_lm"}) {
     for (const std::string length : {"1", "2", "33"}) {
       const std::string out = folder / (model + length);
       must({"train", "--model", model, "--data", "bytes=" + text, "--length", length, "--batch",

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "models/encoder.h"
+#include "models/linformer/linformer_attention.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// Linformer: Self-Attention with Linear Complexity \cite wang2020 .
+struct LinformerConfig : EncoderConfig {
+  /// r, the projected length (the paper's k), of each layer; the last one counts for all further
+  /// layers. The n of the paper is n_max.
+  std::vector<int64_t> r = {64};
+  ProjectionSharing sharing = ProjectionSharing::headwise;
+  RowProjection projection = RowProjection::linear;
+  ProjectionOrder projection_order = ProjectionOrder::input;
+  ProjectionStart projection_start = ProjectionStart::xavier;
+  bool freeze_projection = false;  ///< E and F keep their random start
+  bool causal =
+      false;  ///< refused: a projected row mixes all positions, so there is no causal form
+
+  void visit(auto& v) {
+    EncoderConfig::visit(v);
+    v("r", r)("sharing", sharing)("projection", projection)("projection_order", projection_order)(
+        "projection_start", projection_start)("freeze_projection", freeze_projection)("causal",
+                                                                                      causal);
+  }
+};
+
+/// Returns the options of the attention of layer `layer`. Throws ValueError that names the field.
+LinformerOptions linformer_options(const LinformerConfig& config, int64_t layer);
+
+/// An encoder in BERT's shape whose rows attend to r rows, which learned matrices E and F [r, n]
+/// make of the keys and values of the whole sequence (LinformerAttention). An input of L < n tokens
+/// uses their first L columns; a longer one is an error. Cost is linear in L.
+class Linformer final : public Encoder {
+ public:
+  /// Throws ValueError that names the fields when they do not fit together.
+  Linformer(const LinformerConfig& config, const Init& init);
+
+  const LinformerConfig& config() const { return config_; }
+  /// The columns are the projected rows.
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+
+ protected:
+  LayerContext layer_context(const EncoderInputs& in) const override;
+
+ private:
+  LinformerConfig config_;
+};
+
+/// Entry of the model under the name that programs use.
+const ModelEntry& linformer_entry();
+
+/// Configurations of the paper. Throws ValueError on an unknown name.
+LinformerConfig linformer_preset(std::string_view name);
+
+}  // namespace longspan

@@ -46,6 +46,75 @@ Sample DuplicateTask::sample(const SampleKey& key) const {
   return s;
 }
 
+void SortTask::fit(int64_t length, int64_t tokens) {
+  require(length >= 2 && length % 2 == 0, "length",
+          "got {}; expected an even number from 2 on: symbols, a zero, and all but one again",
+          length);
+  symbols = length / 2;
+  vocabulary = tokens;
+}
+
+Sample SortTask::sample(const SampleKey& key) const {
+  require(symbols >= 1 && vocabulary >= 2, "sort",
+          "got {} symbols of {} tokens; expected 1 or more of 2 or more", symbols, vocabulary);
+  Draws draws = draws_of("sort", key);
+  std::vector<int32_t> drawn;
+  for (int64_t i = 0; i < symbols; ++i) {
+    drawn.push_back(static_cast<int32_t>(1 + draws.below(vocabulary - 1)));
+  }
+  Sample s{.tokens = drawn, .targets = std::vector<int32_t>(drawn.size(), ignored_target)};
+  std::sort(drawn.begin(), drawn.end());
+  s.tokens.push_back(0);
+  s.tokens.insert(s.tokens.end(), drawn.begin(), drawn.end() - 1);
+  s.targets.insert(s.targets.end(), drawn.begin(), drawn.end());
+  return s;
+}
+
+namespace {
+
+void check(const RetrievalTask& t) {
+  const auto require_within = [](std::string_view option, int64_t value, int64_t most) {
+    require(value >= 1 && value <= most, option, "got {}; expected 1 to {}", value, most);
+  };
+  constexpr int64_t many = 1 << 15;  // so that all tokens are of 32 bits
+  require_within("retrieval.keys", t.keys, many);
+  require_within("retrieval.values", t.values, many);
+  require_within("retrieval.symbols", t.symbols, many);
+  require_within("retrieval.facts", t.facts, t.keys);
+  require_within("retrieval.questions", t.questions, t.facts);
+  require(t.length >= t.facts + t.questions, "length",
+          "got {}; expected {} or more: the facts and the questions", t.length,
+          t.facts + t.questions);
+}
+
+}  // namespace
+
+void RetrievalTask::fit(int64_t run_length, int64_t /*vocabulary*/) {
+  length = run_length;
+  check(*this);
+}
+
+Sample RetrievalTask::sample(const SampleKey& key) const {
+  check(*this);
+  Draws draws = draws_of("retrieval", key);
+  const int64_t text = length - questions;
+  const std::vector<int64_t> places = different(draws, facts, text, "places");
+  const std::vector<int64_t> known = different(draws, facts, keys, "keys");
+  Sample s;
+  for (int64_t i = 0; i < text; ++i) {
+    s.tokens.push_back(static_cast<int32_t>(fact(keys, draws.below(symbols))));
+  }
+  s.targets.assign(s.tokens.size(), ignored_target);
+  for (size_t i = 0; i < known.size(); ++i) {
+    const int64_t value = draws.below(values);
+    s.tokens[static_cast<size_t>(places[i])] = static_cast<int32_t>(fact(known[i], value));
+    if (static_cast<int64_t>(i) >= questions) continue;
+    s.tokens.push_back(static_cast<int32_t>(question(known[i])));
+    s.targets.push_back(static_cast<int32_t>(value));
+  }
+  return s;
+}
+
 void CopyTask::fit(int64_t length, int64_t /*vocabulary*/) {
   require(symbols >= 1 && length > 2 * symbols, "length",
           "got {}; expected more than {}: {} symbols, blanks, and the symbols again", length,
@@ -299,6 +368,10 @@ constexpr SampleTaskEntry entries[] = {
      }},
     {"duplicate", "duplicate", "generated: 0 w 0 w, w to be repeated",
      [] { return task_of(DuplicateTask{}, 256); }},
+    {"sort", "sort", "generated: symbols, to be repeated in ascending order",
+     [] { return task_of(SortTask{}, 256); }},
+    {"retrieval", "retrieval", "generated: the value of the one key among all that is asked for",
+     [] { return task_of(RetrievalTask{}, 256); }},
     {"copy-memory", "copy_memory", "generated: symbols, blanks, and the symbols to be repeated",
      [] { return task_of(CopyTask{}, 256); }},
     {"needle-qa", "needle_qa", "generated: one of some facts in noise, to be found by its key",

@@ -46,6 +46,43 @@ struct CopyTask {
   Sample sample(const SampleKey& key) const;
 };
 
+/// Sorting: `symbols` tokens from 1 to vocabulary - 1, a 0, and the same tokens in ascending order
+/// without the last, which is only a target; each is predicted from those before it. Chance
+/// accuracy is 1 / (vocabulary - 1).
+struct SortTask {
+  static constexpr TargetKind kind = TargetKind::tokens;
+  int64_t symbols = 32, vocabulary = 32;
+
+  int64_t length() const { return 2 * symbols; }
+  void visit(auto& /*v*/) {}  // its sizes follow the model
+  void fit(int64_t length, int64_t vocabulary);
+  SampleShape shape() const { return {length(), vocabulary, symbols}; }
+  /// Each target is one position before the token that it predicts. Throws ValueError if a size is
+  /// too small.
+  Sample sample(const SampleKey& key) const;
+};
+
+/// Retrieval: facts, each one token that has a key and a value, at random positions of a noise, and
+/// at the end questions, each one token that has a key; its target is the value of the fact with
+/// this key, the only token that matters to it. Keys of facts differ, and so do those of questions.
+/// Tokens: the values, the questions, the facts (key by key), the noise. Chance accuracy is 1 /
+/// values.
+struct RetrievalTask {
+  static constexpr TargetKind kind = TargetKind::tokens;
+  int64_t length = 256, facts = 8, questions = 4, keys = 16, values = 4, symbols = 16;
+
+  int64_t question(int64_t key) const { return values + key; }
+  int64_t fact(int64_t key, int64_t value) const { return values + keys + key * values + value; }
+  int64_t vocabulary() const { return fact(keys, 0) + symbols; }
+  void visit(auto& v) {
+    v("facts", facts)("questions", questions)("keys", keys)("values", values)("symbols", symbols);
+  }
+  void fit(int64_t length, int64_t vocabulary);
+  SampleShape shape() const { return {length, vocabulary(), questions}; }
+  /// Throws ValueError that names the option if a size is too small or too large.
+  Sample sample(const SampleKey& key) const;
+};
+
 /// Needle in a haystack: facts (a mark, a key, the tokens of a value) with different keys are at
 /// random positions among filler tokens, and the question names one key. Tokens: 0 begins, 1
 /// separates, 2 marks a fact, 3 marks the question; then keys, value tokens, filler. With

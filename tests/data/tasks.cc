@@ -320,6 +320,91 @@ TEST(Tasks, SamplesNeverChange) {
   EXPECT_EQ(checksum(CollisionTask{.steps = 400}), 4632926221041414276u);
   EXPECT_EQ(checksum(TwoDistanceTask{.length = 300}), 5073468645277531340u);
   EXPECT_EQ(checksum(LookupTask{.length = 300}), 1042672593982481356u);
+  EXPECT_EQ(checksum(SortTask{.symbols = 20, .vocabulary = 32}), 18095452906293576025u);
+  EXPECT_EQ(checksum(RetrievalTask{.length = 100}), 9714527034112217868u);
+}
+
+TEST(Tasks, SortedSymbolsAreThoseDrawn) {
+  const SortTask task{.symbols = 9, .vocabulary = 6};
+  std::map<int32_t, int64_t> seen;
+  for (uint64_t index = 0; index < 300; ++index) {
+    const Sample s = task.sample({.index = index});
+    ASSERT_EQ(s.tokens.size(), 18u);
+    ASSERT_EQ(s.targets.size(), 18u);
+    EXPECT_EQ(s.tokens[9], 0);
+    std::vector<int32_t> first(s.tokens.begin(), s.tokens.begin() + 9);
+    const std::vector<int32_t> second(s.targets.begin() + 9, s.targets.end());
+    for (const int32_t token : first) ++seen[token];
+    EXPECT_TRUE(std::is_sorted(second.begin(), second.end()));
+    std::sort(first.begin(), first.end());
+    EXPECT_EQ(first, second);
+    for (size_t i = 0; i < 17; ++i) {
+      EXPECT_EQ(s.targets[i], i >= 9 ? s.tokens[i + 1] : ignored_target) << i;
+    }
+  }
+  ASSERT_EQ(seen.size(), 5u);
+  for (const auto& [token, count] : seen) EXPECT_NEAR(double(count) / 2700, 0.2, 0.04) << token;
+  EXPECT_NE(task.sample({.index = 1}), task.sample({.index = 2}));
+  EXPECT_NE(task.sample({.seed = 1}), task.sample({.seed = 2}));
+  SortTask other;
+  other.fit(34, 12);
+  EXPECT_EQ(other.symbols, 17);
+  EXPECT_EQ(other.vocabulary, 12);
+  EXPECT_THROW(other.fit(33, 12), ValueError);
+  EXPECT_THROW(other.fit(0, 12), ValueError);
+  EXPECT_THROW(SortTask({.symbols = 0}).sample({}), ValueError);
+}
+
+TEST(Tasks, RetrievedValuesAreThoseOfTheKey) {
+  const RetrievalTask task{
+      .length = 40, .facts = 6, .questions = 3, .keys = 7, .values = 3, .symbols = 5};
+  EXPECT_EQ(task.vocabulary(), 3 + 7 + 21 + 5);
+  std::map<int32_t, int64_t> answers;
+  std::set<size_t> places;
+  for (uint64_t index = 0; index < 400; ++index) {
+    const Sample s = task.sample({.index = index});
+    ASSERT_EQ(s.tokens.size(), 40u);
+    ASSERT_EQ(s.targets.size(), 40u);
+    std::map<int64_t, int64_t> facts;
+    for (size_t i = 0; i < 37; ++i) {
+      EXPECT_EQ(s.targets[i], ignored_target);
+      EXPECT_GE(s.tokens[i], 10);
+      if (s.tokens[i] >= 31) continue;
+      const int64_t at = s.tokens[i] - 10;
+      EXPECT_TRUE(facts.emplace(at / 3, at % 3).second) << "a key twice";
+      places.insert(i);
+    }
+    EXPECT_EQ(facts.size(), 6u);
+    std::set<int32_t> asked;
+    for (size_t i = 37; i < 40; ++i) {
+      EXPECT_TRUE(s.tokens[i] >= 3 && s.tokens[i] < 10);
+      EXPECT_TRUE(asked.insert(s.tokens[i]).second);
+      EXPECT_EQ(facts.at(s.tokens[i] - 3), s.targets[i]);
+      ++answers[s.targets[i]];
+    }
+  }
+  EXPECT_EQ(places.size(), 37u);
+  ASSERT_EQ(answers.size(), 3u);
+  for (const auto& [value, count] : answers) EXPECT_NEAR(double(count) / 1200, 1.0 / 3, 0.06);
+  EXPECT_NE(task.sample({.split = "train"}), task.sample({.split = "test"}));
+  EXPECT_NE(task.sample({.seed = 1}), task.sample({.seed = 2}));
+}
+
+TEST(Tasks, RetrievalNamesTheOptionThatIsWrong) {
+  const auto refused = [](const RetrievalTask& task, std::string_view start) {
+    const std::string message = test::message_of<ValueError>([&] { task.sample({}); });
+    EXPECT_TRUE(message.starts_with(start)) << message;
+    RetrievalTask run = task;
+    EXPECT_THROW(run.fit(task.length, 100), ValueError);
+  };
+  refused({.keys = 0}, "retrieval.keys: got 0; expected 1 to 32768");
+  refused({.values = 0}, "retrieval.values: got 0");
+  refused({.symbols = 0}, "retrieval.symbols: got 0");
+  refused({.symbols = 1 << 16}, "retrieval.symbols: got 65536");
+  refused({.facts = 17}, "retrieval.facts: got 17; expected 1 to 16");
+  refused({.questions = 9}, "retrieval.questions: got 9; expected 1 to 8");
+  refused({.length = 11}, "length: got 11; expected 12 or more");
+  EXPECT_EQ(RetrievalTask({.length = 12}).sample({}).tokens.size(), 12u);
 }
 
 TEST(Tasks, MarkersAreFound) {
@@ -405,8 +490,8 @@ TEST(Tasks, OfTheTableKeepTheirPromises) {
     EXPECT_EQ(task->held_out, 1);
   }
   EXPECT_EQ(ids, (std::set<std::string_view>{"motif-dna", "duplicate", "copy-memory", "needle-qa",
-                                             "marker", "period", "recall", "corridor", "collision",
-                                             "two-distance", "lookup"}));
+                                             "marker", "sort", "retrieval", "period", "recall",
+                                             "corridor", "collision", "two-distance", "lookup"}));
   EXPECT_THROW(sample_tasks()[1].make()->fitted(7, 20), ValueError);  // no word twice
 }
 

@@ -119,6 +119,15 @@ case "$family" in
     run+=(--task wikixml)
     double_to 1024 2000
     score test ;;
+  linformer) # masked bytes
+    run+=(--task tinyshakespeare --threads 1)
+    double_to 512 1200
+    score valid ;;
+  linformer-dense) # the same steps with full attention, which BlockBERT has with one block
+    run+=(--model blockbert --task tinyshakespeare --threads 1)
+    run+=(--set model.n_block=1 --set 'model.heads_per_shift=[4]')
+    double_to 512 1200
+    score valid ;;
   longformer) # masked bytes
     run+=(--task wikixml)
     double_to 1024 2000
@@ -275,6 +284,18 @@ case "$family" in
   transformer_xl-novel | adaptive_span-novel | expire_span-novel | compressive-novel) # next bytes of a long book
     run+=(--task war-and-peace --batch 4 --lr 2e-3 --threads 1)
     train_to 6000
+    score test ;;
+  transformer-retrieval | transformer-retrieval-entmax | transformer-retrieval-learned) # one key of all earlier tokens; keys that count
+    run+=(--task retrieval --length 256 --batch 16 --layers 2 --lr 2e-3 --set model.d_model=64 --set model.d_ff=128)
+    run+=(--set model.positions=sinusoid --set model.init_std=0.1 --set eval_every=0 --threads 1)
+    case "$family" in
+      *-entmax) run+=(--set model.alpha=1.5) ;;
+      *-learned) run+=(--set model.learn_alpha=true) ;;
+    esac
+    for step in 1 1500; do
+      train_to "$step"
+      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
+    done
     score test ;;
   transformer-corridor | transformer-corridor-entmax | transformer-corridor-learned) # a mark 20 to 100 back; keys that count
     run+=(--task corridor --set corridor.length=256 --set corridor.nearest=20 --set corridor.distance=100)

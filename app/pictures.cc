@@ -182,24 +182,30 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   if (n < 1) return false;
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
 
-  std::vector<Tensor> maps;  // [H, L, L] for each layer
+  std::vector<Tensor> maps;  // [H, L, T] for each layer; T may differ from L and between layers
+  int64_t keys = 0;
   for (int64_t layer = 0; layer < std::min(run.model->layers(), drawn_layers); ++layer) {
     maps.push_back(run.model->attention_map(tokens, layer));
+    keys = std::max(keys, maps.back().dim(2));
   }
   const auto layers = static_cast<int64_t>(maps.size());
   const int64_t heads = std::min(maps[0].dim(0), drawn_heads);
 
-  PanelPicture grid(0, layers, heads, n, n);
+  PanelPicture grid(0, layers, heads, n, keys);
   for (int64_t layer = 0; layer < layers; ++layer) {
-    const std::vector<float> p = maps[static_cast<size_t>(layer)].to_vector<float>();
-    for (int64_t i = 0; i < heads * n * n; ++i) {
+    const Tensor& map = maps[static_cast<size_t>(layer)];
+    const std::vector<float> p = map.to_vector<float>();
+    const int64_t columns = map.dim(2);
+    for (int64_t i = 0; i < heads * n * columns; ++i) {
       const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
-      if (share > 0) grid.set(layer, i / (n * n), i / n % n, i % n, share);
+      if (share > 0) {
+        grid.set(layer, i / (n * columns), i / columns % n, i % columns, share);
+      }
     }
   }
   const PanelPicture::Text text{
       fmt::format("attention of {} to {} tokens", run.config.model_name, n),
-      fmt::format("keys 0 to {} of every head", n - 1),
+      fmt::format("keys 0 to {} of every head", keys - 1),
       fmt::format("queries 0 to {} of every layer", n - 1)};
   grid.write(picture(run.out, "attention.png"), text,
              0.25);  // a probability of 1/100 gets about a third of the colour range
@@ -218,7 +224,7 @@ std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_
   std::vector<std::string> lines;
   bool sparse = false;
   for (int64_t layer = 0; layer < run.model->layers(); ++layer) {
-    const Tensor map = run.model->attention_map(tokens, layer);  // [H, L, L]
+    const Tensor map = run.model->attention_map(tokens, layer);  // [H, L, T]
     const AttentionOutline outline = run.model->attention_outline(layer, n);
     const std::vector<float> p = map.to_vector<float>();
     std::string line = fmt::format("keys that layer {} uses, of those that each head sees:", layer);
@@ -226,7 +232,7 @@ std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_
       int64_t used = 0, seen = 0;
       count_pairs(outline, head, [&](int64_t row, int64_t column) {
         ++seen;
-        used += p[static_cast<size_t>((head * n + row) * n + column)] > 0;
+        used += p[static_cast<size_t>((head * n + row) * map.dim(2) + column)] > 0;
       });
       sparse = sparse || used < seen;
       line += fmt::format(" {:.1f} %", 100 * static_cast<double>(used) /

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "models/all/registry.h"
 #include "tests/system/program.h"
@@ -35,6 +37,33 @@ TEST(Draw, ShowsTheEncoderOfAnEncoderDecoder) {
   const Outcome beyond = run({"draw", "--model", "led", "--length", "513", "--set",
                               "model.n_max=512", "--out", folder / "no"});
   EXPECT_NE(beyond.err.find("led takes at most 512 tokens"), std::string::npos) << beyond.err;
+}
+
+/// Returns the width and the height in the header of a PNG file.
+std::pair<int64_t, int64_t> size_of(const std::string& path) {
+  const std::string header = read(path).substr(0, 24);
+  const auto number = [&](size_t at) {
+    int64_t n = 0;
+    for (size_t i = at; i < at + 4; ++i) n = 256 * n + static_cast<unsigned char>(header.at(i));
+    return n;
+  };
+  return {number(16), number(20)};
+}
+
+// The panels of layers with fewer keys than queries are as wide as the layer with most keys.
+TEST(Draw, ShowsMapsThatAreNotSquare) {
+  const Folder folder;
+  write(folder / "text", std::string(3000, 'a'));
+  const auto drawn = [&](const std::string& name, const std::string& r) {
+    const Outcome o = run({"train", "--model", "linformer", "--data", "bytes=" + (folder / "text"),
+                           "--length", "200", "--batch", "1", "--steps", "1", "--layers", "2",
+                           "--set", "model.r=" + r, "--out", folder / name});
+    EXPECT_EQ(o.code, 0) << o.err;
+    return size_of(folder / (name + "/pictures/attention.png"));
+  };
+  const auto narrow = drawn("narrow", "[8,3]"), wide = drawn("wide", "[3,80]");
+  EXPECT_EQ(narrow.second, wide.second);
+  EXPECT_GE(wide.first - narrow.first, 4 * (80 - 8));  // of four heads
 }
 
 // Without a run the model is built without the memory of its parameters.

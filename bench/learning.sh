@@ -76,6 +76,33 @@ compare_compressions() {
   done
 }
 
+# compare_projections DIR: a line for each way to project keys and values, and for full attention, of
+# two layers of 64 over 64 bytes; 16 rows unless the name says how many.
+compare_projections() {
+  local dir=$1 kind options common=("${run[@]}") length step
+  for kind in dense none headwise kv layerwise rows-4 rows-32 rows-64 mean max conv frozen; do
+    out=$dir/$kind
+    case "$kind" in
+      dense) options=(--model blockbert --set model.n_block=1 --set 'model.heads_per_shift=[4]') ;;
+      rows-*) options=(--set "model.r=[${kind#rows-}]") ;;
+      mean | max | conv) options=(--set "model.projection=$kind") ;;
+      frozen) options=(--set model.freeze_projection=true) ;;
+      *) options=(--set "model.sharing=$kind") ;;
+    esac
+    if [[ "$kind" != dense && "$kind" != rows-* ]]; then options+=(--set 'model.r=[16]'); fi
+    run=("${common[@]}" --layers 2 --set model.d_model=64 --set model.d_ff=256 --set model.n_max=64)
+    run+=(--set eval_every=0 "${options[@]}")
+    length=16
+    for step in 200 350 700; do
+      train_to "$step" --length "$length" --batch $((1024 / length)) --set model.position_init=sinusoid \
+        --set "schedule.name=$([ "$length" = 64 ] && echo cosine || echo constant)" >&2
+      length=$((2 * length))
+    done
+    echo "{\"projection\":\"$kind\",$(grep -o '"parameters":[0-9]*,"steps":[0-9]*' "$out/summary.json"),$(
+      grep -o '"valid_bpb":[0-9.]*' "$out/summary.json")}"
+  done
+}
+
 # means DIR: the last step of every 50, and the mean of the bits per byte of those steps.
 means() {
   sed -n 's/^{"step":\([0-9]*\),"loss":.*"bpb":\([0-9.]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
@@ -123,6 +150,10 @@ case "$family" in
     run+=(--task tinyshakespeare --threads 1)
     double_to 512 1200
     score valid ;;
+  linformer-projections) # masked bytes: sharing, rows and kinds of projections in small
+    run+=(--task tinyshakespeare --threads 1)
+    mkdir -p "$out"
+    compare_projections "$out/runs" | tee "$out/projections.jsonl" ;;
   linformer-dense) # the same steps with full attention, which BlockBERT has with one block
     run+=(--model blockbert --task tinyshakespeare --threads 1)
     run+=(--set model.n_block=1 --set 'model.heads_per_shift=[4]')

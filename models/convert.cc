@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -177,8 +178,11 @@ std::vector<std::string> start_from(Module& to, Module& from, int64_t position_o
   const std::map<std::string, Tensor> old = by_name(from);
   TensorList known;
   std::vector<std::string> heads;
+  std::set<std::string> buffers;
+  for (const NamedTensor& b : named_buffers(to)) buffers.insert(b.name);
   for (const NamedTensor& p : named_state(to)) {
-    if (of_task(p.name) && find(old, p.name) == nullptr) {
+    const bool own = of_task(p.name) || buffers.contains(p.name);
+    if (own && find(old, p.name) == nullptr) {
       heads.push_back(p.name);
     } else {
       known.push_back(p);

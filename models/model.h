@@ -139,6 +139,10 @@ class LanguageModel : public Module {
   /// samples. Empty unless rows are deleted before they are too old. Waits for the device.
   virtual std::vector<double> living(const SegmentMemory& /*memory*/) const { return {}; }
 
+  /// Returns lines that programs print about how the model attends to tokens [1, L], one for each
+  /// layer; empty: there is nothing to say.
+  virtual std::vector<std::string> report(const Tensor& /*tokens*/) const { return {}; }
+
   /// Whether the layers are reversible under every memory policy, so that policy `reversible`
   /// computes the same function as `standard`, with gradients equal up to rounding, and not another
   /// network.

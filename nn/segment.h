@@ -33,6 +33,9 @@ struct LayerMemory {
   /// [B, capacity] f32 (f64 for f64): steps that each row of `keys` lives. In decoding [B, slots],
   /// and rows in place of steps: a span loses one with each row that is deleted behind its own.
   Tensor spans;
+  /// The state of linear attention in decoding: sums over all keys so far and their exponents,
+  /// [B, H, F, dv + 1] and [B, H, F] (ops/attention/linear_attention.h).
+  Tensor sums, top;
   /// Projected relative positions of decoding, W_R R [H, n, d]: distances n - 1 to 0. All samples
   /// share them.
   Tensor distances;
@@ -51,7 +54,9 @@ struct LayerMemory {
                       {"births", &births},
                       {"keys", &keys},
                       {"values", &values},
-                      {"spans", &spans}});
+                      {"spans", &spans},
+                      {"sums", &sums},
+                      {"top", &top}});
   }
   template <class F>
   void visit_context(F&& f) {

@@ -18,6 +18,7 @@
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
 #include "models/longformer/longformer_lm.h"
+#include "models/performer/performer.h"
 #include "models/reformer/reformer.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/transformer.h"
@@ -44,7 +45,8 @@ std::vector<ModelEntry>& entries() {
                                      transformer_xl_entry(),
                                      adaptive_span_entry(),
                                       expire_span_entry(),
-                                      compressive_entry()};
+                                      compressive_entry(),
+                                      performer_entry()};
   return all;
 }
 

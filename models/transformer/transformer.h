@@ -2,9 +2,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/causal_decoder.h"
@@ -160,13 +162,14 @@ struct AuxiliaryHead : Module {
 };
 
 /// The model of a TransformerConfig.
-class Transformer final : public CausalDecoder {
+class Transformer : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together. `encoder_attention`
   /// holds layers that replace the encoder's own attention, one for each block; run_encoder()
   /// passes them the LayerContext that they need.
   Transformer(const TransformerConfig& config, const Init& init,
-              std::vector<std::unique_ptr<Layer>> encoder_attention = {});
+              std::vector<std::unique_ptr<Layer>> encoder_attention = {})
+      : Transformer(config, init, nullptr, std::move(encoder_attention)) {}
 
   const TransformerConfig& config() const { return config_; }
 
@@ -208,9 +211,18 @@ class Transformer final : public CausalDecoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   void visit(Visitor& v) override;
 
+ protected:
+  /// Makes the self-attention of a block.
+  using MakeAttention = std::function<std::unique_ptr<Layer>(const AttentionOptions& options,
+                                                             bool causal, const Init& init)>;
+  /// Makes a Transformer with another self-attention than its own, unless `attention` is null.
+  Transformer(const TransformerConfig& config, const Init& init, const MakeAttention& attention,
+              std::vector<std::unique_ptr<Layer>> encoder_attention = {});
+
  private:
   /// `coupled`: a stack whose attention and feed-forward networks this one shares.
   Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
+                   const MakeAttention& make_attention,
                    std::vector<std::unique_ptr<Layer>> attention_layers = {},
                    const Stack* coupled = nullptr) const;
   /// The keys of its own stack that a row attends to; the first key has position key_start.

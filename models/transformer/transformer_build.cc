@@ -140,6 +140,7 @@ Branch shared_branch(const Block& block, const char* name) {
 }  // namespace
 
 Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
+                              const MakeAttention& make_attention,
                               std::vector<std::unique_ptr<Layer>> attention_layers,
                               const Stack* coupled) const {
   const TransformerConfig& c = config_;
@@ -188,15 +189,16 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
     std::unique_ptr<Layer> own_attention;
     if (other != nullptr) {
       list.push_back(shared_branch<MultiHead>(*other, "attention"));
-    } else if (attention_layers.empty()) {
-      own_attention = attention_of(c, attention, own, at.at("attention"));
-    } else {
+    } else if (!attention_layers.empty()) {
       own_attention = std::move(attention_layers[static_cast<size_t>(i)]);
+    } else if (make_attention) {
+      own_attention = make_attention(attention, causal, at.at("attention"));
+    } else {
+      own_attention = attention_of(c, attention, own, at.at("attention"));
     }
     if (other == nullptr) list.push_back({"attention", norm("norm1"), std::move(own_attention)});
     if (cross) {
-      list.push_back(
-          {"cross", norm("norm2"), attention_of(c, across, ShawTables{}, at.at("cross"))});
+      list.push_back({"cross", norm("norm2"), attention_of(c, across, {}, at.at("cross"))});
     }
     if (other != nullptr) {
       list.push_back(shared_branch<FeedForward>(*other, "ff"));
@@ -205,8 +207,8 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
     }
     LearnedPositions positions;
     if (c.positions == Positions::learned_per_layer) {
-      positions =
-          LearnedPositions(c.n_max, c.d_model, at.at("position"), Scheme::normal(c.init_std));
+      const Scheme scheme = Scheme::normal(c.init_std);
+      positions = LearnedPositions(c.n_max, c.d_model, at.at("position"), scheme);
     }
     blocks.emplace_back(c.norm, c.dropout, std::move(list), std::move(positions));
   }
@@ -219,6 +221,7 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
 }
 
 Transformer::Transformer(const TransformerConfig& config, const Init& init,
+                         const MakeAttention& make_attention,
                          std::vector<std::unique_ptr<Layer>> encoder_attention)
     : CausalDecoder(decoder_of(config), init), config_(config) {
   const TransformerConfig& c = config_;
@@ -260,12 +263,12 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
     if (c.source_tables) source_norm_ = norm("source_norm");
   }
   if (c.wiring == Wiring::encoder_decoder) {
-    encoder_ =
-        make_stack(false, false, encoder_shared_, init.at("encoder"), std::move(encoder_attention));
-    stack_ =
-        make_stack(true, true, shared_, init.at("decoder"), {}, c.couple ? &encoder_ : nullptr);
+    encoder_ = make_stack(false, false, encoder_shared_, init.at("encoder"), make_attention,
+                          std::move(encoder_attention));
+    stack_ = make_stack(true, true, shared_, init.at("decoder"), make_attention, {},
+                        c.couple ? &encoder_ : nullptr);
   } else {
-    stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);
+    stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init, make_attention);
   }
   if (c.mlm_head) {
     mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));

@@ -665,8 +665,8 @@ Tensor parameter(Module& module, const std::string& name) {
 }
 
 void copy_parameters(Module& from, Module& to) {
-  const TensorList a = named_parameters(from);
-  TensorList b = named_parameters(to);
+  const TensorList a = named_state(from);
+  TensorList b = named_state(to);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     ASSERT_EQ(a[i].name, b[i].name);

@@ -80,7 +80,7 @@ bool same_bits(const Tensor& a, const Tensor& b);
 void assign(Tensor& parameter, const std::vector<double>& values);
 /// Returns parameter `name` of a module. Fails the test if there is none.
 Tensor parameter(Module& module, const std::string& name);
-/// Copies every parameter of `from` to the one of the same name in `to`.
+/// Copies every parameter and buffer of `from` to the one of the same name in `to`.
 void copy_parameters(Module& from, Module& to);
 /// Draws every parameter from N(0, deviation^2), and gains of norms from 1 plus that, so that
 /// nothing vanishes.

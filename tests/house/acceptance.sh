@@ -1,5 +1,5 @@
 #!/bin/sh
-# acceptance.sh ROOT: every numbered acceptance test of the sparse models, of the attention kernels
+# acceptance.sh ROOT: every numbered acceptance test of the models, of the attention kernels
 # and of memory saving has a test that bears its number: TEST(SparseTransformer, Test3_...), TEST(Pattern,
 # Kernel2...), TEST(Memory, Test1_...).
 # acceptance.sh --self-test: proves that it finds a number that is missing.
@@ -17,6 +17,7 @@ Reformer,.Test 12
 AdaptiveSpan,.Test 12
 (ExpireSpan|ExpireSpanGoldens),.Test 14
 (Compressive|CompressiveGoldens),.Test 12
+(LinearAttention|RandomFeatures|Performer),.Test 13
 Memory(OfModels)?,.Test 12
 [A-Za-z]+,.Kernel 10'
 
@@ -45,7 +46,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/tests"
-for set in SparseTransformer BlockBert Longformer Etc BigBird Linformer Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Memory; do
+for set in SparseTransformer BlockBert Longformer Etc BigBird Linformer Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Performer Memory; do
   for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do echo "TEST($set, Test${n}_Holds) {"; done
 done > "$folder/tests/models.cc"
 for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"

@@ -144,6 +144,19 @@ int64_t macs_of(const TransformerConfig& c, int64_t l) {
   return n + (c.mlm_head ? l * d * d : 0) + l * width * c.vocab;
 }
 
+int64_t macs_of(const PerformerConfig& c, int64_t l) {
+  const int64_t width = c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+  const bool causal = c.wiring != Wiring::encoder;
+  const int64_t halves = kernels::feature_halves(c.features);
+  const int64_t wanted = c.n_features > 0 ? c.n_features : default_features(width);
+  const int64_t m = c.projected ? wanted / halves : width, features = halves * m;
+  const int64_t pairs = causal ? l / 64 * triangle(64) + triangle(l % 64) : 0;
+  const int64_t projected = c.projected ? 2 * l * m * width : 0;
+  const int64_t sums = 2 * l * features * width + pairs * (features + width);
+  return macs_of(static_cast<const TransformerConfig&>(c), l) +
+         c.n_layer * c.n_head * (projected + sums - 2 * pairs_of(c, causal, l) * width);
+}
+
 int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l) {
   const int64_t d = c.d_model;
   return c.n_layer * (4 * l * d * d + feed_forward(l, d, c.d_ff, c.activation)) +

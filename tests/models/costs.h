@@ -12,6 +12,7 @@
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
 #include "models/longformer/longformer_lm.h"
+#include "models/performer/performer.h"
 #include "models/reformer/reformer.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/transformer.h"
@@ -24,6 +25,8 @@ namespace longspan::test {
 
 /// Causal, or bidirectional in an encoder.
 int64_t macs_of(const TransformerConfig& c, int64_t l);
+/// Features of queries and keys, their sums, and the pairs within chunks of a causal one.
+int64_t macs_of(const PerformerConfig& c, int64_t l);
 /// `pairs` are the visible pairs of all layers and heads, e.g. of outlined_pairs().
 int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l);
 int64_t macs_of(const LinformerConfig& c, int64_t l);

@@ -143,7 +143,7 @@ const std::vector<DataSet> kDataSets = {
      fasta,
      {{"uniprot-500.fasta", 304'764}},
      "80/10/10",
-     {-1, -1, -1},
+     {198'162, 25'443, 22'725},
      "500 proteins of UniProt"},
     {"wiki-leads",
      "wiki-leads",

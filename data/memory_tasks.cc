@@ -1,7 +1,10 @@
 #include "data/memory_tasks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "core/error.h"
 
@@ -48,6 +51,47 @@ void check(const RecallTask& t) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   require(t.documents <= most / t.document, "recall.documents",
           "got {} of {} tokens; expected {} or fewer", t.documents, t.document, most / t.document);
+}
+
+void check(const MultiQueryRecallTask& t) {
+  require_from("multi_query_recall.pairs", t.pairs, 1);
+  require(t.pairs < t.vocabulary / 2, "multi_query_recall.pairs",
+          "got {} of {} tokens, half of which are keys; expected fewer than {}", t.pairs,
+          t.vocabulary, t.vocabulary / 2);
+  require(t.length >= 4 * t.pairs, "multi_query_recall.pairs",
+          "got {} and samples of {} tokens; expected samples of {} or more", t.pairs, t.length,
+          4 * t.pairs);
+  require(std::isfinite(t.power), "multi_query_recall.power", "got {}; expected a finite number",
+          t.power);
+}
+
+/// Returns `count` different integers below `range`, in random order.
+std::vector<int64_t> different(Draws& draws, int64_t count, int64_t range) {
+  const Permutation order(range, Generator{static_cast<uint64_t>(draws.below(int64_t{1} << 62))});
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(order[i]);
+  return all;
+}
+
+/// Returns `count` different integers g below `range`, drawn one after another with probabilities
+/// proportional to (g + 1)^(power - 1), which are rounded to integers so that they are the same on
+/// every machine.
+std::vector<int64_t> gaps(Draws& draws, int64_t count, int64_t range, double power) {
+  std::vector<int64_t> weights;
+  for (int64_t g = 0; g < range; ++g) {
+    const double w = std::pow(static_cast<double>(g + 1), power - 1);
+    weights.push_back(std::max<int64_t>(1, std::llround(std::min(w, 1e6) * 0x1p20)));
+  }
+  int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = draws.below(total);
+    size_t g = 0;
+    while (rest >= weights[g]) rest -= weights[g++];
+    all.push_back(static_cast<int64_t>(g));
+    total -= std::exchange(weights[g], 0);
+  }
+  return all;
 }
 
 void check(const CorridorTask& t) {
@@ -114,6 +158,30 @@ Sample RecallTask::sample(const SampleKey& key) const {
     const int32_t label = any_of(draws, 1, labels);
     s.tokens[at(begin)] = s.targets[at(question)] = label;
     s.tokens[at(question)] = 0;
+  }
+  return s;
+}
+
+void MultiQueryRecallTask::fit(int64_t run_length, int64_t tokens) {
+  vocabulary = tokens;
+  fit_length(*this, run_length);
+}
+
+Sample MultiQueryRecallTask::sample(const SampleKey& key) const {
+  check(*this);
+  Draws draws = draws_of("multi-query-recall", key);
+  const int64_t half = vocabulary / 2;
+  const std::vector<int64_t> keys = different(draws, pairs, half - 1);
+  const std::vector<int64_t> values = different(draws, pairs, vocabulary - half);
+  const std::vector<int64_t> places = gaps(draws, pairs, (length - 2 * pairs) / 2, power);
+  Sample s;
+  s.tokens.resize(at(length));
+  for (int32_t& token : s.tokens) token = noise ? any_of(draws, 0, vocabulary) : 0;
+  s.targets.assign(at(length), ignored_target);
+  for (int64_t i = 0; i < pairs; ++i) {
+    const int64_t again = 2 * pairs + 2 * places[at(i)];
+    s.tokens[at(2 * i)] = s.tokens[at(again)] = static_cast<int32_t>(1 + keys[at(i)]);
+    s.tokens[at(2 * i + 1)] = s.targets[at(again)] = static_cast<int32_t>(half + values[at(i)]);
   }
   return s;
 }

@@ -45,6 +45,25 @@ struct RecallTask {
   Sample sample(const SampleKey& key) const;
 };
 
+/// Multi-query associative recall \cite arora2024 : `pairs` = K keys and values in turn, then the
+/// keys again in other places, at each of which its value is the target. Keys are 1 to V/2 - 1 and
+/// values V/2 to V - 1 of V tokens, each at most once in a sample. A key comes again `2 g` tokens
+/// after the pairs; the K gaps g below (length - 2 K) / 2 are different, drawn with probabilities
+/// proportional to (g + 1)^(power - 1), so that most are small. All other tokens are 0, or with
+/// `noise` any token. Chance accuracy is 2 / V.
+struct MultiQueryRecallTask {
+  static constexpr TargetKind kind = TargetKind::tokens;
+  int64_t length = 0, pairs = 4, vocabulary = 64;  // the vocabulary is the model's
+  double power = 0.01;
+  bool noise = false;
+
+  void visit(auto& v) { v("length", length)("pairs", pairs)("power", power)("noise", noise); }
+  void fit(int64_t run_length, int64_t tokens);
+  SampleShape shape() const { return {length, vocabulary, pairs}; }
+  /// Throws ValueError that names the option if the pairs do not fit.
+  Sample sample(const SampleKey& key) const;
+};
+
 /// Corridors one after another, \cite sukhbaatar2021 : a mark of one of `colours` colours, noise,
 /// and a query `nearest` to `distance` (uniform) positions after the mark, whose target is the
 /// mark; the next mark follows the query. All else is noise without targets. The first query always

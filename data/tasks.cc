@@ -382,6 +382,8 @@ constexpr SampleTaskEntry entries[] = {
      [] { return task_of(PeriodTask{}, 256); }},
     {"recall", "recall", "generated: the label at the start of a document, at its end",
      [] { return task_of(RecallTask{}, 256); }},
+    {"multi-query-recall", "multi_query_recall", "generated: pairs, and the values of keys again",
+     [] { return task_of(MultiQueryRecallTask{}, 256); }},
     {"corridor", "corridor", "generated: a mark in noise, to be recalled much later",
      [] { return task_of(CorridorTask{}, 256); }},
     {"collision", "collision", "generated: where two colours of moving particles met last",

@@ -2,8 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "core/error.h"
@@ -48,6 +51,52 @@ TEST(TasksAndData, Test1_CountsOfTheBundledText) {
                                    {.split = "50/50/0", .tokenizer = ""});
   EXPECT_EQ(other.train.size(), 557'697);
   EXPECT_TRUE(other.warnings.empty());
+}
+
+/// Returns bits per token of the test part with counts of the training part, plus one for each
+/// token, after the token before (order 1) or alone.
+double count_bits(const Corpus& corpus, bool order_1) {
+  constexpr double tokens = 22;  // that occur: 20 amino acids, X and the end
+  std::map<std::pair<int32_t, int32_t>, double> seen;
+  std::map<int32_t, double> total;
+  int32_t before = 25;
+  const auto context = [&] { return order_1 ? before : 0; };
+  for (int64_t i = 0; i < corpus.train.size(); ++i) {
+    seen[{context(), corpus.train[i]}] += 1;
+    total[context()] += 1;
+    before = corpus.train[i];
+  }
+  double bits = 0;
+  for (int64_t i = 0; i < corpus.test.size(); ++i) {
+    bits -= std::log2((seen[{context(), corpus.test[i]}] + 1) / (total[context()] + tokens));
+    before = corpus.test[i];
+  }
+  return bits / static_cast<double>(corpus.test.size());
+}
+
+TEST(TasksAndData, Test1_CountsOfTheBundledProteins) {
+  const Corpus corpus = open("proteins", LONGSPAN_SOURCE_DIR "/data/samples/uniprot-500.fasta.gz");
+  EXPECT_TRUE(corpus.warnings.empty());
+  EXPECT_EQ(corpus.train.size(), 198'162);
+  EXPECT_EQ(corpus.valid.size(), 25'443);
+  EXPECT_EQ(corpus.test.size(), 22'725);
+  EXPECT_EQ(corpus.unit, "residue");
+  EXPECT_EQ(corpus.vocabulary, 26);
+  const CorpusPart* const parts[] = {&corpus.train, &corpus.valid, &corpus.test};
+  const int64_t records[] = {400, 50, 50};
+  for (size_t p = 0; p < 3; ++p) {
+    const std::vector<int32_t> ids = ids_of(*parts[p]);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 25), records[p]);
+    EXPECT_EQ(ids.back(), 25);
+    EXPECT_EQ(parts[p]->before, p == 0 ? 0 : 25);
+  }
+  // The figures of data/samples/README.md.
+  EXPECT_NEAR(count_bits(corpus, false), 4.210, 5e-4);
+  EXPECT_NEAR(count_bits(corpus, true), 4.195, 5e-4);
+  const std::vector<int32_t> train = ids_of(corpus.train);
+  const auto leucine = static_cast<int32_t>(residues.find('L'));
+  EXPECT_NEAR(double(std::count(train.begin(), train.end(), leucine)) / double(train.size() - 400),
+              0.095, 1e-3);
 }
 
 TEST(DataSets, WarnOfOtherCounts) {

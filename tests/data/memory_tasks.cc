@@ -50,6 +50,7 @@ void expect_keyed(const auto& task) {
 TEST(MemoryTasks, AreThoseOfTheirKey) {
   expect_keyed(PeriodTask{.length = 200});
   expect_keyed(RecallTask{.documents = 2, .document = 50});
+  expect_keyed(MultiQueryRecallTask{.length = 200});
   expect_keyed(CorridorTask{.length = 200});
   expect_keyed(TwoDistanceTask{.length = 200});
   expect_keyed(LookupTask{.length = 300});
@@ -64,6 +65,8 @@ TEST(MemoryTasks, TakeTheLengthOfTheRunOrTheirOwn) {
   EXPECT_EQ(fitted(PeriodTask{.length = 5000}), 5000);
   EXPECT_EQ(fitted(RecallTask{}), 1024);
   EXPECT_EQ(fitted(RecallTask{.documents = 5}), 2560);
+  EXPECT_EQ(fitted(MultiQueryRecallTask{.pairs = 2}), 1100);
+  EXPECT_EQ(fitted(MultiQueryRecallTask{.length = 5000, .pairs = 2}), 5000);
   EXPECT_EQ(fitted(CorridorTask{}), 1100);
   EXPECT_EQ(fitted(CorridorTask{.length = 5000}), 5000);
   EXPECT_EQ(fitted(TwoDistanceTask{}), 1100);
@@ -97,6 +100,76 @@ TEST(MemoryTasks, PeriodsRepeat) {
     }
     expect_uniform(seen, 0, 5);
   }
+}
+
+TEST(MemoryTasks, KeysAskForTheirValues) {
+  for (const bool noise : {false, true}) {
+    for (const auto& [length, pairs, tokens] :
+         {std::tuple{64, 4, 64}, {16, 4, 11}, {4, 1, 4}, {200, 30, 65}}) {
+      const MultiQueryRecallTask task{
+          .length = length, .pairs = pairs, .vocabulary = tokens, .noise = noise};
+      const int32_t half = tokens / 2;
+      EXPECT_EQ(task.shape().scored, pairs);
+      Histogram values;
+      for (uint64_t index = 0; index < 300; ++index) {
+        const Sample s = task.sample({.index = index});
+        ASSERT_EQ(std::ssize(s.tokens), length);
+        ASSERT_EQ(s.targets.size(), s.tokens.size());
+        std::map<int32_t, int32_t> value_of;
+        std::set<int32_t> different;
+        for (size_t i = 0; i < 2 * static_cast<size_t>(pairs); i += 2) {
+          EXPECT_TRUE(s.tokens[i] >= 1 && s.tokens[i] < half) << s.tokens[i];
+          EXPECT_TRUE(s.tokens[i + 1] >= half && s.tokens[i + 1] < tokens) << s.tokens[i + 1];
+          EXPECT_EQ(s.targets[i], ignored_target);
+          EXPECT_EQ(s.targets[i + 1], ignored_target);
+          value_of[s.tokens[i]] = s.tokens[i + 1];
+          different.insert(s.tokens[i + 1]);
+          ++values[s.tokens[i + 1]];
+        }
+        EXPECT_EQ(std::ssize(value_of), pairs);
+        EXPECT_EQ(std::ssize(different), pairs);
+        int64_t asked = 0;
+        for (size_t i = 2 * static_cast<size_t>(pairs); i < s.tokens.size(); ++i) {
+          if (s.targets[i] == ignored_target) {
+            EXPECT_TRUE(noise || s.tokens[i] == 0);
+            continue;
+          }
+          EXPECT_EQ(i % 2, 0u);
+          ASSERT_TRUE(value_of.contains(s.tokens[i]));
+          EXPECT_EQ(s.targets[i], value_of[s.tokens[i]]);
+          value_of.erase(s.tokens[i]);  // every key is asked for once
+          ++asked;
+        }
+        EXPECT_EQ(asked, pairs);
+      }
+      expect_uniform(values, half, tokens - half);
+    }
+  }
+}
+
+// Of two gaps g and h, g is (h + 1) / (g + 1) times as frequent.
+TEST(MemoryTasks, KeysComeAgainSoon) {
+  const MultiQueryRecallTask task{.length = 10, .pairs = 1, .vocabulary = 8, .power = 0};
+  std::map<size_t, int64_t> places;
+  constexpr int64_t samples = 8000;
+  for (uint64_t index = 0; index < samples; ++index) {
+    const Sample s = task.sample({.index = index});
+    for (size_t i = 0; i < 10; ++i) places[i] += s.targets[i] != ignored_target;
+  }
+  const double sum = 1 + 1.0 / 2 + 1.0 / 3 + 1.0 / 4;
+  for (size_t g = 0; g < 4; ++g) {
+    EXPECT_LT(std::abs(deviations(places[2 + 2 * g], samples, 1 / (sum * double(g + 1)))), 4) << g;
+  }
+}
+
+TEST(MemoryTasks, PairsMustFit) {
+  const auto message = [](const MultiQueryRecallTask& task) {
+    return message_of<ValueError>([&] { task.sample({}); });
+  };
+  EXPECT_TRUE(contains(message({.length = 64, .pairs = 0}), "pairs"));
+  EXPECT_TRUE(contains(message({.length = 64, .pairs = 4, .vocabulary = 8}), "fewer than 4"));
+  EXPECT_TRUE(contains(message({.length = 15, .pairs = 4}), "samples of 16 or more"));
+  EXPECT_TRUE(contains(message({.length = 64, .power = NAN}), "power"));
 }
 
 TEST(MemoryTasks, DocumentsAskForTheirLabel) {

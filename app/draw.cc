@@ -87,6 +87,7 @@ void draw_checkpoint(const TrainingRun& run) {
                  run.out.c_str());
   }
   for (const std::string& line : used_keys(run, *data)) std::fprintf(stderr, "%s\n", line.c_str());
+  for (const std::string& line : reported(run, *data)) std::fprintf(stderr, "%s\n", line.c_str());
   if (draw_spans(run, *data)) {
     std::fprintf(stderr, "spans: %s/pictures/spans.png\n", run.out.c_str());
   }

@@ -16,6 +16,7 @@
 namespace longspan {
 namespace {
 
+constexpr int64_t reported_tokens = 1024;
 constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
 constexpr int64_t drawn_span_tokens = 48;
 constexpr int64_t lifetime_tokens = 4096, lifetime_rows = 40;
@@ -244,6 +245,14 @@ std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_
   return lines;
 } catch (const NotImplemented&) {  // pairs depend on the tokens, or there is no map
   return {};
+}
+
+std::vector<std::string> reported(const TrainingRun& run, const TaskData& task_data) {
+  const std::vector<int32_t> ids =
+      task_data.first_tokens(std::min(run.config.length, reported_tokens));
+  const auto n = static_cast<int64_t>(ids.size());
+  if (n < 1) return {};
+  return run.model->report(Tensor::from(ids, {1, n}, run.device));
 }
 
 bool draw_spans(const TrainingRun& run, const TaskData& task_data) {

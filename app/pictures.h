@@ -40,6 +40,8 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data);
 /// of each head has a probability above 0, at the beginning of the validation split; nothing if
 /// that is all of them, as with softmax, or if the model has no attention map.
 std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_data);
+/// Returns what the model reports about the first tokens of the validation split.
+std::vector<std::string> reported(const TrainingRun& run, const TaskData& task_data);
 /// Draws "pictures/spans.png": how many tokens back each head of each layer sees, a mean over the
 /// first tokens of the validation split; and, if that differs from token to token,
 /// "pictures/spans_along_text.png" for each of them. Returns false, and draws nothing, unless the

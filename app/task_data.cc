@@ -146,6 +146,22 @@ std::optional<Batch> TextData::batch(int64_t i) const {
 // Counting reads from the device, so it happens only if batches differ and are accumulated.
 bool TextData::alike() const { return all_are_targets() || run_.config.accumulate == 1; }
 
+TaskData::Evaluation TextData::evaluate(const std::string& name) const {
+  Evaluation result = TaskData::evaluate(name);
+  if (corpus_.kind != DataKind::fasta || streams()) return result;
+  const NoGrad off;
+  Answers all;
+  const EvaluationSegments segments(corpus_.part(name), together(), run_.config.length, options());
+  for (int64_t i = 0; i < segments.size(); ++i) {
+    const Batch b = segments[i];
+    all += count_right(run_.model->logits(b.tokens, Pass{}), b.targets);
+  }
+  const double right = all.percent();
+  result.report.lines.push_back(fmt::format("{:.2f} % of {}s right", right, unit()));
+  result.report.figures.push_back({"accuracy", right});
+  return result;
+}
+
 double TextData::bits(const std::string& name) const {
   const CorpusPart& part = corpus_.part(name);
   const auto all = [&] {

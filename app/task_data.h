@@ -124,6 +124,8 @@ class TextData final : public TaskData {
   Tensor reset(int64_t i) const override;
   /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
+  /// Reports the accuracy too for residues, which proteins are customarily scored by.
+  Evaluation evaluate(const std::string& part) const override;
   std::string protocol(const std::string& part) const override;
   std::optional<double> sliding_bits(const std::string& part, int64_t stride) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;

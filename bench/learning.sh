@@ -43,6 +43,15 @@ double_to() {
 }
 score() { "$longspan" eval --out "$out" --part "$@"; }
 
+# proteins_of FAMILY: the same model for all three kinds of attention.
+proteins_of() {
+  run+=(--set model.d_ff=256 --set model.emb_scale=true --set model.embed_std=0.02)
+  case "$1" in
+    performer-*-relu) ;;
+    performer-*) run+=(--set model.features=positive --set model.feature_epsilon=0 --set model.redraw_interval=1000) ;;
+  esac
+}
+
 # recall: documents that begin with a label and end with a question for it, in segments of 64. They
 # grow from 128 tokens to 512. What a label's segment passes on was computed without gradient, so
 # that how it is read must have been learned from labels that are in sight.
@@ -340,6 +349,45 @@ case "$family" in
       train_to "$step"
       { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
     done
+    score test ;;
+  performer-1024 | performer-1024-relu | transformer-1024 | reformer-1024) # next bytes of 1,024
+    run+=(--task wikixml --length 1024 --batch 2 --lr 2e-3 --threads 1 --set model.d_ff=256)
+    case "$family" in
+      performer-1024-relu) run+=(--set model.features=relu --set model.feature_epsilon=1e-3) ;;
+      transformer-1024) run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02) ;;
+    esac
+    train_to 1500
+    score test
+    if [ "$family" = performer-1024 ]; then
+      "$longspan" draw --out "$out" 2>&1 | grep "^features of" | tee "$out/features.txt"
+    fi ;;
+  performer-hidden | performer-hidden-relu | transformer-hidden) # hidden residues of proteins
+    run+=(--task proteins --length 512 --batch 4 --lr 2e-3 --threads 1 --set optimizer.clip=0.5)
+    case "$family" in
+      performer-*) run+=(--model performer:proteins) ;;
+      transformer-*) run+=(--model transformer:encoder --set model.positions=sinusoid --set model.vocab=27) ;;
+    esac
+    proteins_of "$family"
+    train_to 1500
+    score test ;;
+  performer-residues | performer-residues-relu | transformer-residues) # next residues of proteins
+    run+=(--task proteins --length 512 --batch 4 --lr 2e-3 --threads 1 --set optimizer.clip=0.5)
+    case "$family" in
+      performer-*) run+=(--model performer:proteins_next) ;;
+      transformer-*) run+=(--set model.positions=sinusoid --set model.vocab=27) ;;
+    esac
+    proteins_of "$family"
+    train_to 1500
+    score test ;;
+  performer-recall-8 | performer-recall-32 | performer-recall-128 | transformer-recall) # values of keys, by so many features
+    run+=(--task multi-query-recall --length 64 --batch 32 --layers 2 --lr 3e-3 --threads 1)
+    run+=(--set model.vocab=64 --set model.d_model=64 --set model.d_ff=128 --set model.init_std=0.1)
+    run+=(--set model.embed_std=0.125 --set model.emb_scale=false --set optimizer.clip=1)
+    case "$family" in
+      performer-*) run+=(--set "model.n_features=${family##*-}") ;;
+      transformer-*) run+=(--set model.positions=sinusoid) ;;
+    esac
+    train_to 3000
     score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)

@@ -167,14 +167,15 @@ Workload band(const Json& request) {
   return differentiable(forward, heads(request.at("shape")), request.at("pass"));
 }
 
-/// Causal attention by positive random features.
+/// Attention by positive random features, causal unless the request says otherwise.
 Workload linear(const Json& request) {
   const Json& shape = request.at("shape");
   const Tensor projection =
       cast(made({shape.at("features"), shape.at("width")}, 4, 3.5f), accumulator_of(place.dtype));
-  const auto forward = [projection](const std::vector<Tensor>& in) {
+  const bool causal = request.value("causal", true);
+  const auto forward = [projection, causal](const std::vector<Tensor>& in) {
     LinearAttentionOptions options;
-    options.causal = true;
+    options.causal = causal;
     return linear_attention(in[0], in[1], in[2], projection, options).out;
   };
   return differentiable(forward, heads(shape), request.at("pass"));

@@ -37,8 +37,8 @@ inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repe
 ///   dropped_rows     first rows of a table in `from` that `to` does not have: 2 when an LED whose
 ///                    tables begin with position 0, as in transformers, starts from BART
 /// The last rows of a token table that is longer than in `from` keep their initial values, and so
-/// do encoder heads for classes, tags, spans and choices that `from` lacks; the names of the
-/// parameters of these heads are returned. Throws ValueError that names what else `from` lacks, and
+/// do buffers and encoder heads for classes, tags, spans and choices that `from` lacks; their names
+/// are returned. Throws ValueError that names what else `from` lacks, and
 /// ShapeError on other differences of shape, both before any parameter changes.
 std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
                                     NewPositions beyond = NewPositions::repeat,

@@ -9,6 +9,8 @@ Groups:
     dense     the attention itself, queries, keys and values given: every family of bench/family.h,
               our dense kernel, PyTorch's scaled_dot_product_attention, causal and not; and the
               dense oracle under a mask for families that no package implements
+    performer attention by 64, 128 and 266 positive features beside our exact attention and PyTorch's,
+              causal and not
     longformer, longformer_globals, led, bigbird
               the layer with its projections, in transformers and in Longspan
 
@@ -31,6 +33,7 @@ FAMILIES = ("fixed", "strided", "blockbert", "bigbird", "longformer", "longforme
             "etc")
 ORACLES = ("fixed", "strided", "blockbert", "longformer", "etc")
 LONGEST_ORACLE = 2048  # which keeps several matrices of length by length
+FEATURES = (64, 128, 266)
 LAYERS = ("longformer", "longformer_globals", "led", "bigbird")
 LENGTHS = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 BUDGET, LEAST_ROUNDS = 45, 3  # seconds of a length's turns
@@ -38,6 +41,12 @@ BUDGET, LEAST_ROUNDS = 45, 3  # seconds of a length's turns
 
 def contestants(group, length):
     """label -> (worker, workload, family). Labels tell whose it is."""
+    if group == "performer":
+        found = {f"{kind} {f}": (whose, workload, f) for kind, whose, workload in
+                 (("longspan", "longspan", "family"), ("torch", "torch", "oracle"))
+                 for f in ("dense", "causal")}
+        return found | {f"longspan {m} features {f}": ("longspan", "linear_attention", (m, f))
+                        for m in FEATURES for f in ("dense", "causal")}
     if group in LAYERS:
         return {"longspan": ("longspan", "layer", group),
                 "transformers": ("torch", "layer", group)}
@@ -68,8 +77,12 @@ class Group:
         if label not in self.workers:
             self.workers[label] = self.start(kind)
         shape = {"heads": self.options.heads, "length": length, "width": self.options.width}
-        return self.workers[label].ask(workload=workload, family=family, shape=shape, variant=kind,
-                                       threads=1, repeats=1, seconds=self.options.seconds)
+        more = {"family": family}
+        if workload == "linear_attention":
+            shape["features"] = family[0]
+            more = {"pass": "both", "causal": family[1] == "causal"}
+        return self.workers[label].ask(workload=workload, shape=shape, variant=kind, threads=1,
+                                       repeats=1, seconds=self.options.seconds, **more)
 
     def peak(self):
         return self.peak_worker.ask(workload="fma_peak", threads=1)["flops"]

@@ -90,7 +90,8 @@ const RegisteredModel relu_features = entry("performer_decoder_relu", [](Perform
   c.feature_epsilon = 1e-2;
   c.qk_norm = true;
 });
-const RegisteredModel both_sides = entry("performer_encoder", [](PerformerConfig& c) { encode(c); });
+const RegisteredModel both_sides =
+    entry("performer_encoder", [](PerformerConfig& c) { encode(c); });
 const RegisteredModel elu_features = entry("performer_encoder_elu", [](PerformerConfig& c) {
   encode(c);
   c.features = FeatureMap::elu_plus_one;
@@ -179,6 +180,25 @@ TEST(Performer, ApproximatesATransformerWhereNormsAreSmall) {
     EXPECT_EQ(model.report(tokens).size(), 2u);
   }
   EXPECT_LT(last, 0.02);
+}
+
+// With a scale of their own, features approximate the softmax of that scale.
+TEST(Performer, ScalesWhatItApproximates) {
+  for (const double scale : {0.0, 0.3, 0.6}) {
+    for (const bool causal : {false, true}) {
+      const PerformerAttention layer({.d_model = 8, .n_head = 2, .weights = Scheme::normal(0.15)},
+                                     {.n_features = 8192, .feature_scale = scale}, causal, f64);
+      LayerContext ctx;
+      ctx.pattern = causal ? patterns::causal() : patterns::dense();
+      const Tensor x = normal({1, 40, 8}, Generator{3}, 0, 1, DType::f64);
+      const FeatureError e = layer.error(x, ctx);
+      EXPECT_LT(e.output, 0.02) << scale << causal;
+      const Projected p = layer.project(x);
+      const double squared = scale == 0 ? 0.5 : scale * scale;
+      EXPECT_NEAR(e.query_norm, squared * mean(sum(square(p.q), {3})).item(), 1e-12);
+      EXPECT_NEAR(e.key_norm, squared * mean(sum(square(p.k), {3})).item(), 1e-12);
+    }
+  }
 }
 
 TEST(Performer, ShortSequencesAreExact) {

@@ -1,0 +1,67 @@
+// Performer of Choromanski et al. 2021, sec. 4.3, in a laptop size: the weights of a trained
+// Transformer in a Performer, scored as they are, and again while it is fine-tuned.
+//   performer_transfer --data runs/data/tinyshakespeare.txt --steps 600 --more 200
+#include <cstdio>
+
+#include "autograd/engine.h"
+#include "data/corpus.h"
+#include "models/convert.h"
+#include "models/evaluate.h"
+#include "models/performer/performer.h"
+#include "nn/after_step.h"
+#include "train/config.h"
+#include "train/log.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "train/state.h"
+using namespace longspan;
+struct Options {
+  PerformerConfig model = performer_preset("small");
+  std::string data = "runs/data/tinyshakespeare.txt", split = "90/10/0", out = "runs/transfer";
+  int64_t batch = 4, length = 256, steps = 600, more = 200, score_every = 50;
+  double lr = 2e-3, fine = 5e-4;
+  uint64_t seed = 1;
+  void visit(auto& v) {
+    v("model", model)("data", data)("split", split)("out", out)("batch", batch)("length", length);
+    v("steps", steps)("more", more)("score_every", score_every)("lr", lr)("fine", fine);
+    v("seed", seed);
+  }
+};
+
+int main(int argc, char** argv) try {
+  const Options opt = parse_flags<Options>(argc, argv, "Moves a Transformer into a Performer.");
+  const Generator gen{opt.seed};
+  const auto corpus = ByteCorpus::open(opt.data, Split::parse(opt.split));
+  SegmentBatches train(corpus.train(), opt.batch, opt.length, {.seed = opt.seed});
+  const EvaluationSegments valid(corpus.valid(), 16, opt.length);
+  Log log(opt.out, opt);
+  const auto learn = [&](LanguageModel& model, int64_t steps, double lr, const char* name) {
+    AdamW adam(named_parameters(model));
+    const Cosine schedule{.peak = lr, .warmup = steps / 10, .steps = steps, .floor = 0.05};
+    for (int64_t step = 0; step <= steps; ++step) {
+      if (step % opt.score_every == 0) {
+        log.row(step, {{"model", name}, {"valid_bpb", score_all(model, valid).bits()}});
+      }
+      const Batch batch = train.next();
+      const Pass pass{.training = true, .gen = gen.fork(name).fork(uint64_t(step))};
+      const Tensor loss = model.loss(batch.tokens, batch.targets, {}, pass).loss;
+      backward(loss);
+      clip_gradients(adam, 0.5);
+      adam.step(schedule(step));
+      end_step(model, step, pass.gen.fork("end"), {});
+      log.show({.step = step, .steps = steps, .loss = loss.item()});
+    }
+    std::printf("%s: %.4f bits per byte\n", name, score_all(model, valid).bits());
+  };
+  Transformer exact(opt.model, Init{gen.fork("init")});
+  learn(exact, opt.steps, opt.lr, "transformer");
+  Performer performer(opt.model, Init{gen.fork("init")});
+  start_from(performer, exact, 0);
+  std::printf("performer, same weights: %.4f bits per byte\n", score_all(performer, valid).bits());
+  for (const std::string& line : performer.report(valid[0].tokens)) std::puts(line.c_str());
+  learn(performer, opt.more, opt.fine, "performer");
+  write_state(opt.out, opt.steps + opt.more, named_state(performer), {});
+} catch (const Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+}

@@ -322,6 +322,7 @@ void Training::log_step() {
   for (const auto& [name, value] : auxiliary_) values.emplace_back("loss_" + name, value);
   for (const auto& [group, norm] : norms_) values.emplace_back("gradient_norm_" + group, norm);
   if (const auto living = living_memories()) values.emplace_back("living_memories", *living);
+  for (const auto& [name, value] : p_.run.model->log_values()) values.emplace_back(name, value);
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);
   if (inversion_.largest > kDrift && !drift_said_) {

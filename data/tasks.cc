@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "data/cluster_task.h"
 #include "data/collision.h"
 #include "data/memory_tasks.h"
 
@@ -392,6 +393,8 @@ constexpr SampleTaskEntry entries[] = {
      [] { return task_of(TwoDistanceTask{}, 256); }},
     {"lookup", "lookup", "generated: near tokens, and at markers a distant one",
      [] { return task_of(LookupTask{}, 256); }},
+    {"clusters", "clusters", "generated: the token before each one in its group, among many groups",
+     [] { return task_of(ClusterTask{}, 256); }},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -142,6 +143,10 @@ class LanguageModel : public Module {
   /// Returns lines that programs print about how the model attends to tokens [1, L], one for each
   /// layer; empty: there is nothing to say.
   virtual std::vector<std::string> report(const Tensor& /*tokens*/) const { return {}; }
+
+  /// Returns numbers that programs log in each step beside the losses, by name, such as how full
+  /// clusters are. Empty unless the model has any. Waits for the device.
+  virtual std::vector<std::pair<std::string, double>> log_values() const { return {}; }
 
   /// Whether the layers are reversible under every memory policy, so that policy `reversible`
   /// computes the same function as `standard`, with gradients equal up to rounding, and not another

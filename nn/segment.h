@@ -36,6 +36,9 @@ struct LayerMemory {
   /// The state of linear attention in decoding: sums over all keys so far and their exponents,
   /// [B, H, F, dv + 1] and [B, H, F] (ops/attention/linear_attention.h).
   Tensor sums, top;
+  /// Of decoding with routing heads, [B, Hr, k, w]: the positions in each group, i32, ascending,
+  /// -1 in free places, and their scores.
+  Tensor groups, group_scores;
   /// Projected relative positions of decoding, W_R R [H, n, d]: distances n - 1 to 0. All samples
   /// share them.
   Tensor distances;
@@ -56,7 +59,9 @@ struct LayerMemory {
                       {"values", &values},
                       {"spans", &spans},
                       {"sums", &sums},
-                      {"top", &top}});
+                      {"top", &top},
+                      {"groups", &groups},
+                      {"group_scores", &group_scores}});
   }
   template <class F>
   void visit_context(F&& f) {

@@ -20,6 +20,7 @@
 #include "models/longformer/longformer_lm.h"
 #include "models/performer/performer.h"
 #include "models/reformer/reformer.h"
+#include "models/routing/routing.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/transformer.h"
 #include "models/transformer_xl/transformer_xl.h"
@@ -44,9 +45,10 @@ std::vector<ModelEntry>& entries() {
                                      reformer_entry(),
                                      transformer_xl_entry(),
                                      adaptive_span_entry(),
-                                      expire_span_entry(),
-                                      compressive_entry(),
-                                      performer_entry()};
+                                     expire_span_entry(),
+                                     compressive_entry(),
+                                     performer_entry(),
+                                     routing_entry()};
   return all;
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "data/cluster_task.h"
 #include "data/collision.h"
 #include "data/memory_tasks.h"
 #include "tests/harness/scratch.h"
@@ -407,6 +408,31 @@ TEST(Tasks, RetrievalNamesTheOptionThatIsWrong) {
   EXPECT_EQ(RetrievalTask({.length = 12}).sample({}).tokens.size(), 12u);
 }
 
+TEST(Tasks, EachTokenAsksForTheOneBeforeItInItsGroup) {
+  const ClusterTask task{.length = 300, .groups = 5, .symbols = 4};
+  int64_t first = 0;
+  std::set<int32_t> answers;
+  for (uint64_t index = 0; index < 20; ++index) {
+    const Sample s = task.sample({.index = index});
+    ASSERT_EQ(s.tokens.size(), 300u);
+    std::vector<int32_t> last(5, ignored_target);
+    for (size_t t = 0; t < s.tokens.size(); ++t) {
+      const auto group = static_cast<size_t>(s.tokens[t] / 4);
+      ASSERT_LT(group, 5u);
+      ASSERT_EQ(s.targets[t], last[group]) << t;
+      first += s.targets[t] == ignored_target;
+      if (s.targets[t] != ignored_target) answers.insert(s.targets[t]);
+      last[group] = s.tokens[t];
+    }
+  }
+  EXPECT_EQ(first, 100);
+  EXPECT_EQ(answers.size(), 20u);
+  EXPECT_THROW((ClusterTask{.length = 0}.sample({})), ValueError);
+  EXPECT_THROW((ClusterTask{.length = 9, .groups = 0}.sample({})), ValueError);
+  EXPECT_THROW((ClusterTask{.length = 9, .symbols = 0}.sample({})), ValueError);
+  EXPECT_THROW((ClusterTask{.length = 9, .groups = int64_t{1} << 40}.sample({})), ValueError);
+}
+
 TEST(Tasks, MarkersAreFound) {
   const MarkerTask task{.length = 31, .vocabulary = 5};
   std::set<size_t> places;
@@ -491,7 +517,8 @@ TEST(Tasks, OfTheTableKeepTheirPromises) {
   }
   EXPECT_EQ(ids, (std::set<std::string_view>{"motif-dna", "duplicate", "copy-memory", "needle-qa",
                                              "marker", "sort", "retrieval", "period", "recall",
-                                             "corridor", "collision", "two-distance", "lookup"}));
+                                             "multi-query-recall", "corridor", "collision",
+                                             "two-distance", "lookup", "clusters"}));
   EXPECT_THROW(sample_tasks()[1].make()->fitted(7, 20), ValueError);  // no word twice
 }
 

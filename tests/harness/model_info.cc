@@ -262,6 +262,8 @@ void bytes(const ModelInfo& m) {
       visited += memory::block_bytes(p.tensor.nbytes());
     }
     for (const Tensor& p : parameters(*model)) EXPECT_TRUE(requires_grad(p));
+    for (const NamedTensor& b : named_buffers(*model))
+      EXPECT_FALSE(requires_grad(b.tensor)) << b.name;
     EXPECT_EQ(memory_tracker().live()[Category::parameter] - before, visited);
     const int64_t planned = memory_tracker().allocations();
     const auto plan = m.make(Init{.meta = true});

@@ -327,6 +327,27 @@ int64_t macs_of(const ReformerConfig& c, int64_t l) {
   return n;
 }
 
+int64_t macs_of(const RoutingConfig& c, int64_t l) {
+  const int64_t d = c.head_width(), w = std::min(c.window, l), size = c.d_model;
+  int64_t near = 0, recent = 0;
+  for (int64_t q = 0; q < l; ++q) {
+    recent += std::min(q + 1, w);
+    for (int64_t k = 0; k <= q; ++k) near += q / c.local_block - k / c.local_block <= 1;
+  }
+  int64_t groups = c.clusters * (c.share_qk ? w * (w + 1) / 2 : w * w);
+  if (c.select == RoutingSelect::argmax_recent) groups = recent;
+  const int64_t kinds = c.share_qk ? 1 : 2;
+  int64_t n = l * size * c.vocab;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const int64_t routing = c.routes(i) ? c.routing_heads : 0, local = c.heads() - routing;
+    n += l * size * d * (2 * c.heads() + 2 * local + kinds * routing);
+    n += c.head_mix ? l * c.heads() * d * d : 0;
+    n += 2 * d * (local * near + routing * groups) + kinds * routing * l * c.clusters * d;
+    n += feed_forward(l, size, c.d_ff, c.activation);
+  }
+  return n;
+}
+
 int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l) {
   const int64_t share = ceil_div(c.n_long, c.n_global), n_g = ceil_div(l, share);
   const int64_t d = c.d_model, n = l + n_g,

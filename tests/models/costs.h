@@ -14,6 +14,7 @@
 #include "models/longformer/longformer_lm.h"
 #include "models/performer/performer.h"
 #include "models/reformer/reformer.h"
+#include "models/routing/routing.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/transformer.h"
 #include "models/transformer_xl/transformer_xl.h"
@@ -45,6 +46,8 @@ int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64
 int64_t macs_of(const ExpireSpanConfig& c, int64_t l);
 /// All scores that LSH layers compute count, masked ones included, and so does hashing.
 int64_t macs_of(const ReformerConfig& c, int64_t l);
+/// Scores of tokens and centroids count as products.
+int64_t macs_of(const RoutingConfig& c, int64_t l);
 /// Counts hard links between the streams as if every global saw every token: a mask hides the
 /// others, and masks hide nothing from the count. `random` are the pairs of random blocks of all
 /// layers and heads.

@@ -1,0 +1,461 @@
+#include "nn/attention/routing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "nn/attention/decoding_memory.h"
+#include "nn/attention/multi_head.h"
+#include "ops/attention/routing.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/norm.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "routing attention";
+constexpr double kNormEps = 1e-6;
+
+/// x [B, L, H d] -> [B, H, L, d].
+Tensor split_heads(const Tensor& x, int64_t width) {
+  return transpose(unflatten(x, -1, x.dim(-1) / width, width), 1, 2);
+}
+
+/// x / |x| over the last axis; rows of zeros stay.
+Tensor unit_rows(const Tensor& x) {
+  return mul(rms_norm(x, {}, 1e-24), 1 / std::sqrt(static_cast<double>(x.dim(-1))));
+}
+
+/// Returns what a layer of heads sees in decoding: [B, heads, tokens, d].
+Tensor kept(const Tensor& cache, const LayerMemory& memory, int64_t first, int64_t heads) {
+  return narrow(memory_slots(cache, 0, memory.count), 1, first, heads);
+}
+
+}  // namespace
+
+RoutingAttention::RoutingAttention(const RoutingOptions& options, const Init& init)
+    : options_(options) {
+  RoutingOptions& o = options_;
+  const int64_t all = o.local_heads + o.routing_heads;
+  require(o.local_heads >= 0 && o.routing_heads >= 0 && all >= 1, kOp,
+          "got {} local and {} routing heads; expected one or more", o.local_heads,
+          o.routing_heads);
+  require(o.clusters >= 1 && o.window >= 1, kOp,
+          "got {} clusters of {} tokens; expected 1 or more of each", o.clusters, o.window);
+  require(o.share_qk || o.norm == RoutingNorm::ln0, kOp,
+          "norm_qk = unit_keys needs share_qk: keys are what is clustered");
+  require(o.share_qk || !recent(), kOp,
+          "select = argmax_recent needs share_qk: a query joins the cluster of its key");
+  require(o.share_qk || !o.mask_self, kOp,
+          "mask_self needs share_qk: only then is a token its own first neighbour in a group");
+  require(o.scatter_eps >= 0 && o.commitment >= 0, kOp,
+          "scatter_eps is {} and commitment is {}; expected 0 or more", o.scatter_eps,
+          o.commitment);
+  if (o.d_head == 0) {
+    require(o.d_model % all == 0, kOp, "d_model {} is not a multiple of {} heads; set d_head",
+            o.d_model, all);
+    o.d_head = o.d_model / all;
+  }
+  const int64_t d = o.d_head;
+  const auto linear = [&](const char* name, int64_t heads) {
+    return Linear(o.d_model, heads * d, false, init.at(name), o.weights);
+  };
+  if (o.local_heads > 0) {
+    local_q_ = linear("local_q", o.local_heads);
+    local_k_ = linear("local_k", o.local_heads);
+    if (o.local_clip >= 0) {
+      local_tables_ = ShawTables({.clip = o.local_clip, .values = false}, o.local_heads, d,
+                                 init.at("local"), o.relative);
+    }
+  }
+  if (o.routing_heads > 0) {
+    q_ = linear("q", o.routing_heads);
+    if (!o.share_qk) k_ = linear("k", o.routing_heads);
+    if (o.routing_clip >= 0) {
+      routing_tables_ = ShawTables({.clip = o.routing_clip, .two_sided = !o.share_qk},
+                                   o.routing_heads, d, init.at("routing"), o.relative);
+    }
+    const bool unit = o.norm == RoutingNorm::unit_keys;
+    centroids_ = Centroids({.heads = o.routing_heads,
+                            .clusters = o.clusters,
+                            .width = d,
+                            .update = o.update,
+                            .decay = o.decay,
+                            .radius = unit ? 1 : std::sqrt(static_cast<double>(d)),
+                            .reseed_below = o.reseed_below},
+                           init.at("centroids"));
+  }
+  v_ = linear("v", all);
+  out_ = Linear(all * d, o.d_model, false, init.at("out"), o.out_weights);
+  if (o.head_mix) mix_ = Linear(d, d, false, init.at("mix"), o.weights);
+}
+
+void RoutingAttention::visit(Visitor& v) {
+  v("local_q", local_q_)("local_k", local_k_)("q", q_)("k", k_)("v", v_)("out", out_)("mix", mix_);
+  v("local", local_tables_)("routing", routing_tables_);
+  if (centroids_) v("centroids", centroids_);
+}
+
+RoutingAttention::Heads RoutingAttention::project(const Tensor& x) const {
+  const RoutingOptions& o = options_;
+  const auto heads = [&](const Linear& f) { return split_heads(f.forward(x), o.d_head); };
+  Heads h;
+  h.v = heads(v_);
+  if (o.local_heads > 0) {
+    h.local_q = heads(local_q_);
+    h.local_k = heads(local_k_);
+  }
+  if (o.routing_heads == 0) return h;
+  const Tensor q = heads(q_), k = o.share_qk ? q : heads(k_);
+  if (o.norm == RoutingNorm::ln0) {
+    h.x = h.q = layer_norm(q, {}, {}, kNormEps);
+    h.k = o.share_qk ? h.q : layer_norm(k, {}, {}, kNormEps);
+  } else {
+    h.q = q;
+    h.x = h.k = unit_rows(k);
+  }
+  return h;
+}
+
+RoutingAttention::Selection RoutingAttention::select(const Heads& h, const LayerContext& ctx,
+                                                     bool training) const {
+  const NoGrad off;
+  const RoutingOptions& o = options_;
+  const Tensor& mu = centroids_.means();
+  Selection s;
+  size_t next = 0;
+  const auto choose = [&](Tensor& to, const Tensor& x, auto decide) {
+    to = ctx.choices.empty() ? decide(cast(x.detach(), mu.dtype())) : ctx.choices[next++];
+    s.choices.push_back(to);
+  };
+  const auto nearest = [&](const Tensor& x) { return nearest_centroids(x, mu, ctx.lengths); };
+  const auto members = [&](const Tensor& x) {
+    return routing_members(x, mu, o.window, ctx.lengths);
+  };
+  if (training || recent()) choose(s.nearest, h.x, nearest);
+  if (training && !o.share_qk) choose(s.nearest_keys, h.k, nearest);
+  if (recent()) return s;
+  choose(s.queries, h.x, members);
+  if (!o.share_qk) choose(s.keys, h.k, members);
+  return s;
+}
+
+ScoreTerms RoutingAttention::routing_terms(DType dtype) const {
+  ScoreTerms t;
+  t.scale = options_.scale == RoutingScale::none ? 1 : 0;
+  if (routing_tables_) routing_tables_.fill(t, dtype);
+  if (!options_.mask_self) return t;
+  // Causal attention in a group meets rank distance 0, the last row of the tables, in the token
+  // itself alone.
+  if (!routing_tables_ || t.id.left == 0) {
+    require(!routing_tables_, kOp, "mask_self needs relative positions of 1 or more, or none");
+    t.id = {1, 0};
+  }
+  const double factor = t.scale > 0 ? 1 : std::sqrt(static_cast<double>(options_.d_head));
+  const double most = dtype == DType::f16 ? 6e4 : 1e30;
+  const double self = std::max(options_.self_logit * factor, -most);
+  const Device device = v_.weight.device();
+  t.relation_bias = concat({zeros({t.id.left}, dtype, device), full({1}, self, dtype, device)}, 0);
+  return t;
+}
+
+Tensor RoutingAttention::local(const Heads& h, const LayerContext& ctx, const ScoreTerms& terms,
+                               Pass pass) const {
+  AttentionPattern pattern = ctx.pattern;
+  if (ctx.lengths) pattern.mask.k_valid = pattern.q_valid = ctx.lengths;
+  return block_attention(h.local_q, h.local_k, narrow(h.v, 1, 0, options_.local_heads), pattern,
+                         terms, {options_.dropout, pass.at("local")})
+      .out;
+}
+
+GroupAttention RoutingAttention::routed(const Heads& h, const Selection& s, const ScoreTerms& terms,
+                                        Pass pass) const {
+  const RoutingOptions& o = options_;
+  const Tensor v = narrow(h.v, 1, o.local_heads, o.routing_heads);
+  const Dropout dropout{o.dropout, pass.at("routing")};
+  const bool same = o.share_qk && o.norm == RoutingNorm::ln0;
+  const Tensor k = same ? Tensor{} : h.k;
+  return recent() ? attend_to_recent(h.q, k, v, s.nearest, o.clusters, o.window, o.scatter_eps,
+                                     terms, dropout)
+                  : attend_in_groups(h.q, k, v, s.queries, s.keys, o.scatter_eps, terms, dropout);
+}
+
+Tensor RoutingAttention::commitment(const Heads& h, const Selection& s) const {
+  const Tensor& mu = centroids_.means();
+  const auto distance = [&](const Tensor& x, const Tensor& nearest) {
+    Tensor own;
+    {
+      const NoGrad off;
+      const Tensor all = expand(mu, {x.dim(0), mu.dim(0), mu.dim(1), mu.dim(2)});
+      own = permute_rows(all, nearest);
+      // A token that does not exist is at no distance.
+      const Tensor exists = greater_equal(nearest, zeros_like(nearest));
+      own = where(unsqueeze(exists, -1), own, cast(x.detach(), mu.dtype()));
+    }
+    return mean(square(sub(cast(x, mu.dtype()), own)));
+  };
+  const Tensor queries = distance(h.x, s.nearest);
+  if (!options_.share_qk) {
+    return mul(add(queries, distance(h.k, s.nearest_keys)), options_.commitment);
+  }
+  // The authors' code counts shared queries twice.
+  return mul(queries, options_.commitment * (options_.norm == RoutingNorm::ln0 ? 2 : 1));
+}
+
+Tensor RoutingAttention::merge(const std::vector<Tensor>& heads) const {
+  Tensor all = heads.size() == 1 ? heads[0] : concat(heads, 1);
+  if (mix_.weight) all = mix_.forward(all);
+  return out_.forward(flatten(transpose(all, 1, 2), 2, 3));
+}
+
+Output RoutingAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  if (ctx.decoding) return decode(x, ctx);
+  const RoutingOptions& o = options_;
+  const Heads h = project(x);
+  Output result;
+  result.memory = ctx.memory;
+  std::vector<Tensor> parts;
+  if (o.local_heads > 0) {
+    ScoreTerms terms;
+    if (local_tables_) local_tables_.fill(terms, x.dtype());
+    parts.push_back(local(h, ctx, terms, pass.at("attn")));
+  }
+  if (o.routing_heads > 0) {
+    const Selection s = select(h, ctx, pass.training);
+    const GroupAttention own = routed(h, s, routing_terms(x.dtype()), pass.at("attn"));
+    parts.push_back(own.out);
+    result.choices = s.choices;
+    if (pass.training) {
+      if (o.commitment > 0) result.losses = {{"commitment", commitment(h, s)}};
+      result.statistics = {o.share_qk
+                               ? centroids_.statistics({h.x}, {s.nearest}, squeeze(own.groups, -1))
+                               : centroids_.statistics({h.q, h.k}, {s.nearest, s.nearest_keys},
+                                                       squeeze(own.groups, -1))};
+    }
+  }
+  result.y = merge(parts);
+  return result;
+}
+
+Tensor RoutingAttention::groups(const Tensor& x, const LayerContext& ctx) const {
+  require(!recent() && options_.routing_heads > 0, kOp,
+          "only heads that choose the nearest tokens of a centroid have groups");
+  const NoGrad off;
+  return select(project(x), ctx, false).queries;
+}
+
+Tensor RoutingAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
+  const NoGrad off;
+  const RoutingOptions& o = options_;
+  Heads h = project(x);
+  ScoreTerms near, far;
+  Selection s;
+  if (local_tables_) local_tables_.fill(near, x.dtype());
+  if (o.routing_heads > 0) {
+    far = routing_terms(x.dtype());
+    far.relation_value = {};
+    s = select(h, ctx, false);
+  }
+  return attention_weights(h.v, [&](const Tensor& unit) {
+    h.v = unit;
+    std::vector<Tensor> parts;
+    if (o.local_heads > 0) parts.push_back(local(h, ctx, near, Pass{}));
+    if (o.routing_heads > 0) parts.push_back(routed(h, s, far, Pass{}).out);
+    return parts.size() == 1 ? parts[0] : concat(parts, 1);
+  });
+}
+
+// ------------------------------------------------------------------------------------- decoding
+
+Output RoutingAttention::decode(const Tensor& x, const LayerContext& ctx) const {
+  require<GradientError>(!autograd::recording(), "attention",
+                         "decoding keeps keys and values without history; use NoGrad");
+  const RoutingOptions& o = options_;
+  require<NotImplemented>(o.share_qk || o.routing_heads == 0, kOp,
+                          "decoding needs share_qk; queries of groups of their own are not kept");
+  Heads h = project(x);
+  const bool prompt = !ctx.memory.keys;
+  std::vector<Tensor> keys, parts;
+  if (o.local_heads > 0) keys.push_back(h.local_k);
+  if (o.routing_heads > 0) keys.push_back(h.k);
+  Output result;
+  LayerMemory& memory = result.memory;
+  memory = remember(ctx.memory, keys.size() == 1 ? keys[0] : concat(keys, 1), h.v, ctx.position, 0);
+  if (o.local_heads > 0) {
+    ScoreTerms terms;
+    if (local_tables_) local_tables_.fill(terms, x.dtype());
+    const Tensor k = kept(memory.keys, memory, 0, o.local_heads);
+    const Tensor v = kept(memory.values, memory, 0, o.local_heads);
+    parts.push_back(block_attention(h.local_q, k, v, ctx.pattern, terms).out);
+  }
+  if (o.routing_heads > 0 && prompt) {
+    const Selection s = select(h, {}, false);
+    parts.push_back(routed(h, s, routing_terms(x.dtype()), Pass{}).out);
+    memory = with_groups(std::move(memory), h, s);
+  } else if (o.routing_heads > 0) {
+    std::vector<Tensor> rows;
+    for (int64_t i = 0; i < x.dim(1); ++i) {
+      LayerMemory past = memory;
+      past.count = ctx.position + i + 1;
+      rows.push_back(attend_last(past, narrow(h.q, 2, i, 1), narrow(h.x, 2, i, 1)));
+      memory.groups = past.groups;
+      memory.group_scores = past.group_scores;
+    }
+    parts.push_back(rows.size() == 1 ? rows[0] : concat(rows, 2));
+  }
+  result.y = merge(parts);
+  return result;
+}
+
+LayerMemory RoutingAttention::with_groups(LayerMemory memory, const Heads& h,
+                                          const Selection& s) const {
+  const RoutingOptions& o = options_;
+  const Tensor& mu = centroids_.means();
+  const int64_t batch = h.q.dim(0), length = h.q.dim(2), w = o.window;
+  const Shape shape{batch, o.routing_heads, o.clusters, w};
+  if (!recent()) {
+    const Tensor x = permute_rows(cast(h.x, mu.dtype()), flatten(s.queries, 2, 3));
+    const Tensor members =
+        reshape(x, {batch, o.routing_heads, o.clusters, s.queries.dim(3), o.d_head});
+    const Tensor scores = sum(mul(members, unsqueeze(mu, 2)), {-1});
+    const int64_t free = w - s.queries.dim(3);
+    memory.groups = pad(s.queries, 3, 0, free, -1);
+    memory.group_scores = pad(scores, 3, 0, free);
+    return memory;
+  }
+  const std::vector<int32_t> nearest = s.nearest.to_vector<int32_t>();
+  std::vector<int32_t> groups(static_cast<size_t>(numel(shape)), -1);
+  for (int64_t row = 0; row < batch * o.routing_heads; ++row) {
+    std::vector<std::vector<int32_t>> members(static_cast<size_t>(o.clusters));
+    for (int64_t i = 0; i < length; ++i) {
+      const int32_t c = nearest[static_cast<size_t>(row * length + i)];
+      members[static_cast<size_t>(c)].push_back(static_cast<int32_t>(i));
+    }
+    for (int64_t c = 0; c < o.clusters; ++c) {
+      const std::vector<int32_t>& all = members[static_cast<size_t>(c)];
+      const int64_t n = std::min<int64_t>(w, std::ssize(all));
+      std::copy(all.end() - n, all.end(), groups.begin() + (row * o.clusters + c) * w);
+    }
+  }
+  memory.groups = Tensor::from(groups, shape, h.q.device());
+  memory.group_scores = zeros({batch, 1}, mu.dtype(), h.q.device());
+  return memory;
+}
+
+namespace {
+
+/// One group in decoding: positions in ascending order, then -1, and their scores.
+struct Group {
+  int32_t* tokens;
+  double* scores;
+  int64_t window;
+
+  int64_t size() const { return std::find(tokens, tokens + window, -1) - tokens; }
+  void append(int32_t token, double score, int64_t at) {
+    tokens[at] = token;
+    if (scores != nullptr) scores[at] = score;
+  }
+  /// Appends a token in place of the one at `at`, which leaves.
+  void replace(int64_t at, int32_t token, double score) {
+    std::copy(tokens + at + 1, tokens + window, tokens + at);
+    if (scores != nullptr) std::copy(scores + at + 1, scores + window, scores + at);
+    append(token, score, window - 1);
+  }
+  /// Adds the newest token if it is among the `window` best so far; returns whether it is.
+  bool offer(int32_t token, double score) {
+    const int64_t n = size();
+    if (n < window) {
+      append(token, score, n);
+      return true;
+    }
+    int64_t worst = 0;  // the last one of those with the lowest score
+    for (int64_t i = 1; i < window; ++i) {
+      if (scores[i] <= scores[worst]) worst = i;
+    }
+    if (!(score > scores[worst])) return false;
+    replace(worst, token, score);
+    return true;
+  }
+};
+
+}  // namespace
+
+Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q,
+                                     const Tensor& clustered) const {
+  const RoutingOptions& o = options_;
+  const Tensor& mu = centroids_.means();
+  const int64_t batch = q.dim(0), rows = batch * o.routing_heads, k = o.clusters, w = o.window;
+  const auto token = static_cast<int32_t>(memory.count - 1);
+  const Tensor x = cast(clustered, mu.dtype());
+  std::vector<int32_t> groups = memory.groups.to_vector<int32_t>();
+  std::vector<double> scores, known;
+  std::vector<int32_t> nearest;
+  if (recent()) {
+    nearest = nearest_centroids(x, mu).to_vector<int32_t>();
+  } else {
+    known = cast(memory.group_scores, DType::f64).to_vector<double>();
+    scores = cast(sum(mul(x, mu), {-1}), DType::f64).to_vector<double>();  // [B, Hr, k]
+  }
+  std::vector<std::vector<int64_t>> joined(static_cast<size_t>(rows));
+  size_t widest = 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<int64_t>& own = joined[static_cast<size_t>(row)];
+    for (int64_t c = 0; c < k; ++c) {
+      const int64_t at = (row * k + c) * w;
+      Group group{groups.data() + at, recent() ? nullptr : known.data() + at, w};
+      if (!recent()) {
+        if (group.offer(token, scores[static_cast<size_t>(row * k + c)])) own.push_back(at);
+      } else if (nearest[static_cast<size_t>(row)] == c) {
+        const int64_t n = group.size();
+        if (n < w) group.append(token, 0, n);
+        if (n == w) group.replace(0, token, 0);
+        own.push_back(at);
+      }
+    }
+    widest = std::max(widest, own.size());
+  }
+  // Lists of the members, the newest last; begin says where each begins.
+  std::vector<int32_t> lists(static_cast<size_t>(rows) * widest * static_cast<size_t>(w), -1);
+  std::vector<int64_t> begin(static_cast<size_t>(rows) * widest, w);
+  std::vector<double> count;
+  for (size_t row = 0; row < joined.size(); ++row) {
+    for (size_t n = 0; n < joined[row].size(); ++n) {
+      const Group group{groups.data() + joined[row][n], nullptr, w};
+      const int64_t size = group.size();
+      const size_t list = row * widest + n;
+      begin[list] = w - size;
+      std::copy_n(group.tokens, size, lists.begin() + static_cast<int64_t>(list) * w + w - size);
+    }
+    count.push_back(static_cast<double>(joined[row].size()));
+  }
+  const Device device = q.device();
+  const auto many = static_cast<int64_t>(widest);
+  const Tensor order = Tensor::from(lists, {batch, o.routing_heads, many, w}, device);
+  AttentionPattern pattern = patterns::causal();
+  pattern.mask.k_begin = Tensor::from(begin, {rows * many}, device);
+  const auto members = [&](const Tensor& cache) {
+    return detail::gathered(kept(cache, memory, o.local_heads, o.routing_heads), order);
+  };
+  const Tensor query =
+      reshape(expand(q, {batch, o.routing_heads, many, o.d_head}), {rows * many, 1, 1, o.d_head});
+  const Tensor out = block_attention(query, members(memory.keys), members(memory.values), pattern,
+                                     routing_terms(q.dtype()))
+                         .out;
+  memory.groups = Tensor::from(groups, memory.groups.shape(), device);
+  if (!recent()) {
+    const Tensor all = Tensor::from(known, memory.group_scores.shape());
+    memory.group_scores = to_device(cast(all, mu.dtype()), device);
+  }
+  const Tensor n =
+      to_device(cast(Tensor::from(count, {batch, o.routing_heads, 1, 1}), mu.dtype()), device);
+  const Tensor of_groups = reshape(out, {batch, o.routing_heads, many, o.d_head});
+  return detail::over_groups(sum(of_groups, {2}, true), n, o.scatter_eps);
+}
+
+}  // namespace longspan

@@ -22,6 +22,7 @@ void register_kernels() {
   register_pool();
   register_random();
   register_reduce();
+  register_routing();
   register_softmax();
   register_sort();
 }

@@ -5,13 +5,14 @@
 
 #include "core/kernels/linear_attention.h"
 #include "core/kernels/maths.h"
-#include "cuda/linear_attention/product.cuh"
+#include "cuda/product.cuh"
 
 /// What the kernels of linear attention are given: rows, sizes, segments and states.
 namespace longspan::cuda {
 
 using kernels::FeatureMap;
 
+inline constexpr int linear_threads = product_threads;
 inline constexpr int chunk_rows = product_tile;  // tokens whose features exist at a time
 inline constexpr int64_t most_segments = 32;
 inline constexpr int64_t least_segment = 256;  // tokens

@@ -5,9 +5,13 @@
 /// Small matrix products of a block of threads, whose operands are functions of their indices.
 namespace longspan::cuda {
 
-inline constexpr int linear_threads = 256;
+inline constexpr int product_threads = 256;
 inline constexpr int product_tile = 64;   // rows and columns of a tile of the result
 inline constexpr int product_depth = 16;  // of operands loaded at a time
+
+/// a b + c, rounded once.
+__device__ inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double fused(double a, double b, double c) { return fma(a, b, c); }
 
 /// Operands of one step of a product, in shared memory.
 template <class A>
@@ -24,7 +28,7 @@ template <Along along, class A, class Load>
 __device__ void load_operand(A* to, int lines, int depth, Load load) {
   constexpr int elements = product_tile * product_depth;
   LONGSPAN_UNROLL
-  for (int e = static_cast<int>(threadIdx.x); e < elements; e += linear_threads) {
+  for (int e = static_cast<int>(threadIdx.x); e < elements; e += product_threads) {
     const int line = along == Along::depth ? e / product_depth : e % product_tile;
     const int k = along == Along::depth ? e % product_depth : e / product_tile;
     to[k * ProductTiles<A>::stride + line] = line < lines && k < depth ? load(line, k) : A(0);
@@ -32,8 +36,9 @@ __device__ void load_operand(A* to, int lines, int depth, Load load) {
 }
 
 /// Calls store(i, j, sum over k of left(i, k) right(k, j)) for i < rows and j < columns, each pair
-/// in one thread. Begins and ends with a barrier, so what was written before may be read, and what
-/// `store` writes may be read afterwards; `store` may not write what left() and right() read.
+/// in one thread, which adds in the order of k, in fused steps. Begins and ends with a barrier, so
+/// what was written before may be read, and what `store` writes may be read afterwards; `store` may
+/// not write what left() and right() read.
 template <Along along_left, Along along_right, class A, class Left, class Right, class Store>
 __device__ void block_product(ProductTiles<A>& tiles, int rows, int columns, int depth, Left left,
                               Right right, Store store) {
@@ -58,7 +63,7 @@ __device__ void block_product(ProductTiles<A>& tiles, int rows, int columns, int
           LONGSPAN_UNROLL
           for (int r = 0; r < side; ++r) {
             LONGSPAN_UNROLL
-            for (int c = 0; c < side; ++c) sum[r][c] += a[r] * b[c];
+            for (int c = 0; c < side; ++c) sum[r][c] = fused(a[r], b[c], sum[r][c]);
           }
         }
       }

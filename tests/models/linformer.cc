@@ -409,6 +409,7 @@ TEST(Linformer, FrozenMatricesAreStateWithoutGradient) {
   TensorList state = named_buffers(frozen);
   ASSERT_EQ(state.size(), 4u);
   for (const NamedTensor& b : state) {
+    EXPECT_FALSE(requires_grad(b.tensor)) << b.name;
     EXPECT_TRUE(same_bits(b.tensor, parameter(learned, b.name).detach())) << b.name;
   }
   const Tensor tokens = some_tokens(2, 17, 23);

@@ -326,13 +326,14 @@ case "$family" in
     train_to 6000
     score test ;;
   transformer-retrieval | transformer-retrieval-entmax | transformer-retrieval-learned) # one key of all earlier tokens; keys that count
-    run+=(--task retrieval --length 256 --batch 16 --layers 2 --lr 2e-3 --set model.d_model=64 --set model.d_ff=128)
-    run+=(--set model.positions=sinusoid --set model.init_std=0.1 --set eval_every=0 --threads 1)
+    run+=(--task retrieval --length 128 --batch 32 --layers 2 --lr 3e-3 --set model.d_model=64 --set model.d_ff=128)
+    run+=(--set retrieval.questions=8)
+    run+=(--set model.positions=sinusoid --set model.init_std=0.1 --set model.embed_std=1 --set eval_every=0 --threads 1)
     case "$family" in
       *-entmax) run+=(--set model.alpha=1.5) ;;
       *-learned) run+=(--set model.learn_alpha=true) ;;
     esac
-    for step in 1 1500; do
+    for step in 1 700; do
       train_to "$step"
       { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
     done

@@ -21,26 +21,21 @@ import struct
 
 import numpy as np
 
-RANKS = [8, 16, 32, 64, 128, 256]
+RANKS = [4, 8, 16, 32, 64, 128, 256]
 
 
 def read(folder):
     """The parameters of a checkpoint, by name."""
+    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
+        data = f.read()
+    size = struct.unpack("<Q", data[:8])[0]
     tensors = {}
-    for file in sorted(os.listdir(folder)):
-        if not file.endswith(".safetensors"):
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__" or entry["dtype"] != "F32":
             continue
-        with open(os.path.join(folder, file), "rb") as f:
-            data = f.read()
-        size = struct.unpack("<Q", data[:8])[0]
-        header = json.loads(data[8:8 + size])
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            if entry["dtype"] != "F32":
-                continue
-            begin, end = (8 + size + o for o in entry["data_offsets"])
-            tensors.setdefault(name, np.frombuffer(data[begin:end], np.float32).reshape(entry["shape"]))
-    return {name: x.astype(np.float64) for name, x in tensors.items()}
+        begin, end = (8 + size + o for o in entry["data_offsets"])
+        tensors[name] = np.frombuffer(data[begin:end], np.float32).reshape(entry["shape"]).astype(np.float64)
+    return tensors
 
 
 def norm(p, name, x, eps=1e-12):
@@ -89,6 +84,7 @@ def main():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
+    ranks = [r for r in RANKS if r <= a.length]
     p = read(a.checkpoint)
     data = np.frombuffer(open(a.text, "rb").read(), np.uint8)
     data = data[len(data) - len(data) // 10:]
@@ -103,7 +99,7 @@ def main():
                 exact = attention @ v[h]
                 s = np.linalg.svd(attention, compute_uv=False)
                 squares, sums = np.cumsum(s * s) / (s * s).sum(), np.cumsum(s) / s.sum()
-                for r in RANKS:
+                for r in ranks:
                     spectra.setdefault((layer, r), []).append(squares[r - 1])
                     mass.setdefault((layer, r), []).append(sums[r - 1])
                     e = random.normal(0, r ** -0.5, (r, a.length))
@@ -115,11 +111,11 @@ def main():
                         errors.setdefault((name, r), []).append(relative(y, exact))
     for layer in sorted({layer for layer, _ in spectra}):
         print(json.dumps({"what": "spectrum", "layer": layer, "length": a.length,
-                          "squares": {r: round(float(np.mean(spectra[layer, r])), 4) for r in RANKS},
-                          "sums": {r: round(float(np.mean(mass[layer, r])), 4) for r in RANKS}}))
+                          "squares": {r: round(float(np.mean(spectra[layer, r])), 4) for r in ranks},
+                          "sums": {r: round(float(np.mean(mass[layer, r])), 4) for r in ranks}}))
     for name in ("values", "slots", "mean"):
         print(json.dumps({"what": "projection", "form": name, "length": a.length,
-                          "relative_error": {r: round(float(np.median(errors[name, r])), 4) for r in RANKS}}))
+                          "relative_error": {r: round(float(np.median(errors[name, r])), 4) for r in ranks}}))
 
 
 if __name__ == "__main__":

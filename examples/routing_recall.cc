@@ -17,18 +17,17 @@
 
 using namespace longspan;
 
-const RecallTask recall{.documents = 1, .document = 256};
-
 struct Options : RoutingConfig {
   Options() : RoutingConfig(routing_preset("recall")) {}
-  int64_t steps = 600;
+  int64_t length = 128, batch = 32, steps = 600;
   void visit(auto& v) {
     RoutingConfig::visit(v);
-    v("steps", steps);
+    v("length", length)("batch", batch)("steps", steps);
   }
 };
 
-Batch documents(const char* split, int64_t step, int64_t batch) {
+Batch documents(int64_t length, const char* split, int64_t step, int64_t batch) {
+  const RecallTask recall{.documents = 1, .document = length};
   std::vector<Sample> rows;
   for (int64_t i = step * batch; i < (step + 1) * batch; ++i) {
     rows.push_back(recall.sample({1, split, static_cast<uint64_t>(i)}));
@@ -42,7 +41,7 @@ int main(int argc, char** argv) try {
   Adam adam(named_parameters(model));
   const Cosine rate{.peak = 3e-3, .warmup = 50, .steps = options.steps};
   for (int64_t step = 0; step < options.steps; ++step) {
-    const auto [tokens, targets] = documents("train", step, 16);
+    const auto [tokens, targets] = documents(options.length, "train", step, options.batch);
     const Pass pass{.training = true, .gen = Generator{1}.fork("step").fork(uint64_t(step))};
     const auto result = model.loss(tokens, targets, {}, pass);
     backward(result.total());
@@ -51,7 +50,7 @@ int main(int argc, char** argv) try {
     end_step(model, step, pass.gen, result.statistics);  // moves the centroids
     if ((step + 1) % 50 != 0) continue;
     const NoGrad off;
-    const auto test = documents("test", 0, 64);
+    const auto test = documents(options.length, "test", 0, 64);
     const Answers answers = count_right(model.logits(test.tokens, Pass{}), test.targets);
     std::printf("step %4ld: %5.1f %% of %ld labels recalled\n", long(step + 1), answers.percent(),
                 long(answers.counted));

@@ -145,8 +145,9 @@ Tensor over_groups(const Tensor& sum, const Tensor& n, double epsilon) {
 
 Tensor gathered(const Tensor& x, const Tensor& lists) {
   const Tensor rows = permute_rows(x, lists.rank() > 3 ? flatten(lists, 2, -1) : lists);
-  const int64_t w = lists.dim(-1), d = x.dim(3);
-  return reshape(rows, {lists.numel() / std::max<int64_t>(w, 1), 1, w, d});
+  int64_t groups = 1;
+  for (int axis = 0; axis + 1 < lists.rank(); ++axis) groups *= lists.dim(axis);
+  return reshape(rows, {groups, 1, lists.dim(-1), x.dim(3)});
 }
 
 }  // namespace detail

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "autograd/gradcheck.h"
 #include "core/kernels/routing.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
@@ -293,6 +294,186 @@ TEST(Routing, AnyNumberOfThreadsChoosesTheSameTokens) {
       EXPECT_EQ(own[row], nearest[row * 1003 + static_cast<size_t>(t)]);
     }
   }
+}
+
+// --------------------------------------------------------------------------------------- attention
+
+/// The lists of a call as [rows, groups, w].
+struct Lists {
+  std::vector<int32_t> queries, keys;
+  int64_t groups, width;
+};
+
+/// out [B, H, L, dv] by plain loops: scores scale q . k, no terms.
+std::vector<double> plainly(const Array& q, const Array& k, const Array& v, const Lists& lists,
+                            double epsilon, double scale) {
+  const int64_t rows = q.dim(0) * q.dim(1), length = q.dim(2), d = q.dim(3), e = v.dim(3);
+  std::vector<double> out(static_cast<size_t>(rows * length * e));
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<int64_t> times(static_cast<size_t>(length));
+    for (int64_t g = 0; g < lists.groups; ++g) {
+      const int64_t base = (row * lists.groups + g) * lists.width;
+      for (int64_t a = 0; a < lists.width; ++a) {
+        const int64_t i = lists.queries[static_cast<size_t>(base + a)];
+        if (i < 0) continue;
+        ++times[static_cast<size_t>(i)];
+        double total = 0;
+        std::vector<double> sum(static_cast<size_t>(e));
+        for (int64_t b = 0; b < lists.width; ++b) {
+          const int64_t j = lists.keys[static_cast<size_t>(base + b)];
+          if (j < 0 || j > i) continue;
+          double score = 0;
+          for (int64_t c = 0; c < d; ++c) {
+            score += q[(row * length + i) * d + c] * k[(row * length + j) * d + c];
+          }
+          const double weight = std::exp(scale * score);
+          total += weight;
+          for (int64_t c = 0; c < e; ++c) {
+            sum[static_cast<size_t>(c)] += weight * v[(row * length + j) * e + c];
+          }
+        }
+        for (int64_t c = 0; c < e && total > 0; ++c) {
+          out[static_cast<size_t>((row * length + i) * e + c)] +=
+              sum[static_cast<size_t>(c)] / total;
+        }
+      }
+    }
+    for (int64_t i = 0; i < length; ++i) {
+      const auto n = static_cast<double>(times[static_cast<size_t>(i)]);
+      for (int64_t c = 0; c < e && n > 0; ++c) {
+        out[static_cast<size_t>((row * length + i) * e + c)] /= n + epsilon;
+      }
+    }
+  }
+  return out;
+}
+
+double furthest(const Tensor& x, const std::vector<double>& y) {
+  const std::vector<double> values = x.to_vector<double>();
+  EXPECT_EQ(values.size(), y.size());
+  double most = 0;
+  for (size_t i = 0; i < std::min(values.size(), y.size()); ++i) {
+    most = std::max(most, std::abs(values[i] - y[i]));
+  }
+  return most;
+}
+
+Tensor drawn(const Shape& shape, uint64_t seed) { return make(randn(shape), Generator{seed}, {}); }
+
+TEST(Routing, GroupsOfQueriesAndKeysAgreeWithLoops) {
+  for (const int64_t length : {0, 1, 2, 13, 30}) {
+    const Shape shape{2, 3, length, 5};
+    const Tensor q = drawn(shape, 1), k = drawn(shape, 2), v = drawn({2, 3, length, 4}, 3);
+    const Tensor mu = drawn({3, 4, 5}, 4);
+    const Tensor lengths = Tensor::from(std::vector<int64_t>{length, length / 2}, {2});
+    for (const int64_t w : {1, 6, 40}) {
+      const Tensor queries = routing_members(q, mu, w, lengths);
+      const Tensor keys = routing_members(k, mu, w, lengths);
+      const int64_t width = queries.dim(3);
+      const auto members = [](const Tensor& x) { return x.to_vector<int32_t>(); };
+      ScoreTerms half;
+      half.scale = 0.5;
+      const auto check = [&](const Tensor& own_k, const Tensor& own_keys) {
+        const GroupAttention y = attend_in_groups(q, own_k, v, queries, own_keys, 0.25, half);
+        const Lists lists{members(queries), members(own_keys ? own_keys : queries), 4, width};
+        const Array others = to_array(own_k ? own_k : q);
+        EXPECT_LE(furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0.25, 0.5)),
+                  1e-13)
+            << length << " " << w;
+        EXPECT_EQ(y.groups.shape(), (Shape{2, 3, length, 1}));
+      };
+      check({}, {});
+      check(k, {});
+      check({}, keys);
+      check(k, keys);
+    }
+  }
+}
+
+TEST(Routing, RecentMembersAgreeWithLoops) {
+  for (const int64_t length : {0, 1, 2, 13, 30}) {
+    const Shape shape{2, 3, length, 5};
+    const Tensor q = drawn(shape, 1), k = drawn(shape, 2), v = drawn({2, 3, length, 4}, 3);
+    const Tensor lengths = Tensor::from(std::vector<int64_t>{length, length / 2}, {2});
+    const Tensor nearest = nearest_centroids(q, drawn({3, 4, 5}, 4), lengths);
+    const std::vector<int32_t> ids = nearest.to_vector<int32_t>();
+    for (const int64_t w : {1, 3, 40}) {
+      // Each token is the query of a group of its own.
+      Lists lists{{}, {}, length, w};
+      for (int64_t at = 0; at < 6 * length; ++at) {
+        const int64_t row = at / std::max<int64_t>(length, 1) * length, i = at - row;
+        std::vector<int32_t> keys;
+        for (int64_t j = i; j >= 0 && std::ssize(keys) < w; --j) {
+          if (ids[static_cast<size_t>(row + j)] == ids[static_cast<size_t>(at)]) {
+            keys.push_back(static_cast<int32_t>(j));
+          }
+        }
+        keys.resize(static_cast<size_t>(w), -1);
+        lists.keys.insert(lists.keys.end(), keys.begin(), keys.end());
+        lists.queries.push_back(ids[static_cast<size_t>(at)] < 0 ? -1 : static_cast<int32_t>(i));
+        lists.queries.resize(lists.keys.size(), -1);
+      }
+      ScoreTerms one;
+      one.scale = 1;
+      for (const Tensor& own_k : {Tensor{}, k}) {
+        const GroupAttention y = attend_to_recent(q, own_k, v, nearest, 4, w, 0, one);
+        const Array others = to_array(own_k ? own_k : q);
+        EXPECT_LE(furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0, 1)), 1e-13)
+            << length << " " << w;
+      }
+    }
+  }
+}
+
+TEST(Routing, Test12_GradientsOfAttentionWithinGroups) {
+  const Tensor mu = drawn({2, 3, 4}, 4);
+  const std::vector<Tensor> in{drawn({2, 2, 9, 4}, 1), drawn({2, 2, 9, 4}, 2),
+                               drawn({2, 2, 9, 3}, 3), drawn({7, 4}, 5), drawn({7, 3}, 6)};
+  const Tensor queries = routing_members(in[0], mu, 4), keys = routing_members(in[1], mu, 4);
+  const Tensor nearest = nearest_centroids(in[0], mu);
+  const auto terms = [](const std::vector<Tensor>& x) {
+    ScoreTerms t;
+    t.id = {3, 3};
+    t.relation_key = x[3];
+    t.relation_value = x[4];
+    return t;
+  };
+  using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+  const Function functions[] = {
+      [&](const std::vector<Tensor>& x) {
+        return attend_in_groups(x[0], x[1], x[2], queries, keys, 0.1, terms(x)).out;
+      },
+      [&](const std::vector<Tensor>& x) {
+        return attend_in_groups(x[0], {}, x[2], queries, {}, 0, terms(x)).out;
+      },
+      [&](const std::vector<Tensor>& x) {
+        return attend_to_recent(x[0], x[1], x[2], nearest, 3, 3, 0.1, terms(x)).out;
+      },
+      [&](const std::vector<Tensor>& x) {
+        return attend_to_recent(x[0], {}, x[2], nearest, 3, 3, 0, terms(x)).out;
+      }};
+  for (const Function& f : functions) {
+    const GradcheckResult result = gradcheck(f, in);
+    EXPECT_TRUE(result) << result.message;
+  }
+}
+
+TEST(Routing, AttentionRefusesListsOfOtherSizes) {
+  const Tensor q = drawn({1, 2, 6, 4}, 1), v = drawn({1, 2, 6, 3}, 2);
+  const auto lists = [](const Shape& shape) { return zeros(shape, DType::i32); };
+  const auto refuses = [&](const Tensor& k, const Tensor& queries, const Tensor& keys) {
+    EXPECT_THROW(attend_in_groups(q, k, v, queries, keys, 0), ShapeError);
+  };
+  refuses({}, lists({2, 2, 3, 2}), {});
+  refuses({}, lists({1, 3, 3, 2}), {});
+  refuses({}, lists({1, 2, 6}), {});
+  refuses({}, lists({1, 2, 3, 2}), lists({1, 2, 2, 2}));
+  refuses(drawn({1, 2, 5, 4}, 1), lists({1, 2, 3, 2}), {});
+  EXPECT_THROW(attend_in_groups(q, {}, v, zeros({1, 2, 3, 2}, DType::i64), {}, 0), DTypeError);
+  EXPECT_THROW(attend_in_groups(q, {}, v, full({1, 2, 3, 2}, 6, DType::i32), {}, 0), ValueError);
+  EXPECT_THROW(attend_to_recent(q, {}, v, lists({1, 2, 5}), 3, 2, 0), ShapeError);
+  EXPECT_THROW(attend_to_recent(q, {}, v, lists({1, 2, 6}), 3, 0, 0), ValueError);
+  EXPECT_THROW(attend_to_recent(q, {}, v, full({1, 2, 6}, 3, DType::i32), 3, 2, 0), ValueError);
 }
 
 }  // namespace

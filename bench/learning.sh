@@ -357,7 +357,7 @@ case "$family" in
       performer-1024-relu) run+=(--set model.features=relu --set model.feature_epsilon=1e-3) ;;
       transformer-1024) run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02) ;;
     esac
-    train_to 1500
+    train_to 800
     score test
     if [ "$family" = performer-1024 ]; then
       "$longspan" draw --out "$out" 2>&1 | grep "^features of" | tee "$out/features.txt"
@@ -369,7 +369,7 @@ case "$family" in
       transformer-*) run+=(--model transformer:encoder --set model.positions=sinusoid --set model.vocab=27) ;;
     esac
     proteins_of "$family"
-    train_to 1500
+    train_to 800
     score test ;;
   performer-residues | performer-residues-relu | transformer-residues) # next residues of proteins
     run+=(--task proteins --length 512 --batch 4 --lr 2e-3 --threads 1 --set optimizer.clip=0.5)
@@ -378,7 +378,7 @@ case "$family" in
       transformer-*) run+=(--set model.positions=sinusoid --set model.vocab=27) ;;
     esac
     proteins_of "$family"
-    train_to 1500
+    train_to 800
     score test ;;
   performer-recall-8 | performer-recall-32 | performer-recall-128 | transformer-recall) # values of keys, by so many features
     run+=(--task multi-query-recall --length 64 --batch 32 --layers 2 --lr 3e-3 --threads 1)

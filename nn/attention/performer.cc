@@ -62,7 +62,7 @@ double mean_of(const Tensor& x) { return mean(x).item(); }
 
 }  // namespace
 
-int64_t crossover_length(int64_t features, bool causal) { return (causal ? 4 : 2) * features; }
+int64_t crossover_length(int64_t features, bool causal) { return (causal ? 5 : 2) * features; }
 
 PerformerAttention::PerformerAttention(const AttentionOptions& attention,
                                        const PerformerOptions& options, bool causal,

@@ -50,7 +50,7 @@ struct PerformerOptions {
 };
 
 /// Returns about the length below which exact attention is faster than `features` features:
-/// 4 features, or 2 if every query sees every key (docs/performer.md has the measurements).
+/// 5 features, or 2 if every query sees every key (docs/performer.md has the measurements).
 int64_t crossover_length(int64_t features, bool causal);
 
 /// How well the features of a layer approximate softmax attention on some rows.

@@ -224,13 +224,17 @@ TEST(Performer, ShortSequencesAreExact) {
     const Tensor whole = contiguous(select(single.logits(so_far, Pass{}), 1, -1));
     EXPECT_LT(distance(y, whole), 1e-12) << t;
   }
-  EXPECT_EQ(crossover_length(64, true),
-            made(tiny([](PerformerConfig& x) {
-              x.n_features = 64;
-              x.exact_up_to = -1;
-            })).remark(256) == "performer: 256 tokens are attended to exactly, without features"
-                ? 256
-                : -1);
+}
+
+TEST(Performer, IsExactWhereThatIsFaster) {
+  for (const bool causal : {false, true}) {
+    const PerformerAttention layer({.d_model = 16, .n_head = 2},
+                                   {.n_features = 64, .exact_up_to = -1}, causal, f64);
+    const int64_t longest = causal ? 320 : 128;
+    EXPECT_EQ(crossover_length(64, causal), longest);
+    EXPECT_TRUE(layer.exact(longest));
+    EXPECT_FALSE(layer.exact(longest + 1));
+  }
 }
 
 // ------------------------------------------------------------------------------------ the redraw

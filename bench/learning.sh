@@ -351,13 +351,12 @@ case "$family" in
       { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
     done
     score test ;;
-  performer-1024 | performer-1024-relu | transformer-1024 | reformer-1024) # next bytes of 1,024
+  performer-1024 | transformer-1024 | reformer-1024) # next bytes of 1,024
     run+=(--task wikixml --length 1024 --batch 2 --lr 2e-3 --threads 1 --set model.d_ff=256)
-    case "$family" in
-      performer-1024-relu) run+=(--set model.features=relu --set model.feature_epsilon=1e-3) ;;
-      transformer-1024) run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02) ;;
-    esac
-    train_to 800
+    if [ "$family" = transformer-1024 ]; then
+      run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02)
+    fi
+    train_to 300
     score test
     if [ "$family" = performer-1024 ]; then
       "$longspan" draw --out "$out" 2>&1 | grep "^features of" | tee "$out/features.txt"
@@ -378,7 +377,7 @@ case "$family" in
       transformer-*) run+=(--set model.positions=sinusoid --set model.vocab=27) ;;
     esac
     proteins_of "$family"
-    train_to 800
+    train_to 300
     score test ;;
   performer-recall-8 | performer-recall-32 | performer-recall-128 | transformer-recall) # values of keys, by so many features
     run+=(--task multi-query-recall --length 64 --batch 32 --layers 2 --lr 3e-3 --threads 1)

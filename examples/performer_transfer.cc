@@ -13,26 +13,23 @@
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
-#include "train/state.h"
 using namespace longspan;
 struct Options {
   PerformerConfig model = performer_preset("small");
-  std::string data = "runs/data/tinyshakespeare.txt", split = "90/10/0", out = "runs/transfer";
-  int64_t batch = 4, length = 256, steps = 600, more = 200, score_every = 50;
+  std::string data = "runs/data/tinyshakespeare.txt", out = "runs/transfer";
+  int64_t batch = 4, length = 256, steps = 600, more = 200, score_every = 50, seed = 1;
   double lr = 2e-3, fine = 5e-4;
-  uint64_t seed = 1;
   void visit(auto& v) {
-    v("model", model)("data", data)("split", split)("out", out)("batch", batch)("length", length);
-    v("steps", steps)("more", more)("score_every", score_every)("lr", lr)("fine", fine);
-    v("seed", seed);
+    v("model", model)("data", data)("out", out)("batch", batch)("length", length);
+    v("steps", steps)("more", more)("score_every", score_every)("lr", lr)("fine", fine)("seed",
+                                                                                        seed);
   }
 };
-
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Moves a Transformer into a Performer.");
-  const Generator gen{opt.seed};
-  const auto corpus = ByteCorpus::open(opt.data, Split::parse(opt.split));
-  SegmentBatches train(corpus.train(), opt.batch, opt.length, {.seed = opt.seed});
+  const Generator gen{uint64_t(opt.seed)};
+  const auto corpus = ByteCorpus::open(opt.data, {.train = 90, .valid = 10, .test = 0});
+  SegmentBatches train(corpus.train(), opt.batch, opt.length);
   const EvaluationSegments valid(corpus.valid(), 16, opt.length);
   Log log(opt.out, opt);
   const auto learn = [&](LanguageModel& model, int64_t steps, double lr, const char* name) {
@@ -49,7 +46,6 @@ int main(int argc, char** argv) try {
       clip_gradients(adam, 0.5);
       adam.step(schedule(step));
       end_step(model, step, pass.gen.fork("end"), {});
-      log.show({.step = step, .steps = steps, .loss = loss.item()});
     }
     std::printf("%s: %.4f bits per byte\n", name, score_all(model, valid).bits());
   };
@@ -60,7 +56,6 @@ int main(int argc, char** argv) try {
   std::printf("performer, same weights: %.4f bits per byte\n", score_all(performer, valid).bits());
   for (const std::string& line : performer.report(valid[0].tokens)) std::puts(line.c_str());
   learn(performer, opt.more, opt.fine, "performer");
-  write_state(opt.out, opt.steps + opt.more, named_state(performer), {});
 } catch (const Error& e) {
   std::fprintf(stderr, "%s\n", e.what());
   return 1;

@@ -72,7 +72,7 @@ Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, con
   if (c.projects()) x = embed_projection_.forward(x);  // [B, L, D]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
   if (c.positions == Positions::sinusoid) {
-    x = add(x, first + length <= c.n_max
+    x = add(x, first + length <= sinusoid_.dim(0)
                    ? narrow(sinusoid_, 0, first, length)
                    : longspan::sinusoid(first, length, c.d_model, c.sinusoid, x.dtype(), device()));
   }

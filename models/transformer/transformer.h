@@ -256,7 +256,7 @@ class Transformer : public CausalDecoder {
   Linear embed_projection_;    // [D, De]
   LearnedPositions position_;  // [offset + n_max, D]
   LearnedPositions source_position_;
-  Tensor sinusoid_;  // [n_max, D], not a parameter
+  Tensor sinusoid_;  // [n_max or fewer, D], not a parameter
   Normalization embed_norm_, source_norm_;
   ShawTables encoder_shared_, shared_;
   Stack encoder_;

@@ -1,6 +1,7 @@
 // Construction of a Transformer: checks of its configuration, its parameters and their
 // initialization.
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace longspan {
 namespace {
 
 constexpr const char* kName = "transformer";
+constexpr int64_t kSinusoidRows = 1 << 16;  // at most; those of later positions are not kept
 
 Scheme scheme_of(const TransformerConfig& c) {
   switch (c.init) {
@@ -250,7 +252,8 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
     }
   }
   if (c.positions == Positions::sinusoid && !init.meta) {
-    sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
+    const int64_t rows = std::min(c.n_max, kSinusoidRows);
+    sinusoid_ = longspan::sinusoid(0, rows, c.d_model, c.sinusoid, init.dtype, init.device);
   }
   if (c.token_types > 0) {
     type_ = Embedding(c.token_types, c.d_model, embed.at("type"), Scheme::normal(c.init_std));

@@ -41,7 +41,7 @@ struct RoutingOptions {
   RoutingSelect select = RoutingSelect::topw;
   RoutingNorm norm = RoutingNorm::ln0;
   RoutingScale scale = RoutingScale::none;
-  bool mask_self = false;  ///< a token sees itself in its clusters only if it sees nothing else
+  bool mask_self = false;    ///< a token sees itself in its clusters only if it sees nothing else
   double scatter_eps = 0;    ///< epsilon: the sum over a token's n groups is divided by n + epsilon
   bool head_mix = false;     ///< one matrix [d, d] for the outputs of all heads
   double commitment = 1e-4;  ///< beta

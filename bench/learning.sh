@@ -89,12 +89,12 @@ compare_compressions() {
 # two layers of 64 over 64 bytes; 16 rows unless the name says how many.
 compare_projections() {
   local dir=$1 kind options common=("${run[@]}") length step
-  for kind in dense none headwise kv layerwise rows-4 rows-32 rows-64 mean max conv frozen; do
+  for kind in dense headwise kv layerwise none rows-4 rows-64 conv mean frozen; do
     out=$dir/$kind
     case "$kind" in
       dense) options=(--model blockbert --set model.n_block=1 --set 'model.heads_per_shift=[4]') ;;
       rows-*) options=(--set "model.r=[${kind#rows-}]") ;;
-      mean | max | conv) options=(--set "model.projection=$kind") ;;
+      mean | conv) options=(--set "model.projection=$kind") ;;
       frozen) options=(--set model.freeze_projection=true) ;;
       *) options=(--set "model.sharing=$kind") ;;
     esac
@@ -102,7 +102,7 @@ compare_projections() {
     run=("${common[@]}" --layers 2 --set model.d_model=64 --set model.d_ff=256 --set model.n_max=64)
     run+=(--set eval_every=0 "${options[@]}")
     length=16
-    for step in 200 350 700; do
+    for step in 150 250 500; do
       train_to "$step" --length "$length" --batch $((1024 / length)) --set model.position_init=sinusoid \
         --set "schedule.name=$([ "$length" = 64 ] && echo cosine || echo constant)" >&2
       length=$((2 * length))
@@ -157,6 +157,10 @@ case "$family" in
     score test ;;
   linformer) # masked bytes
     run+=(--task tinyshakespeare --threads 1)
+    double_to 512 1200
+    score valid ;;
+  linformer-conv) # the same steps with convolutions, whose weights are those of all windows
+    run+=(--task tinyshakespeare --threads 1 --set model.projection=conv)
     double_to 512 1200
     score valid ;;
   linformer-projections) # masked bytes: sharing, rows and kinds of projections in small

@@ -19,7 +19,7 @@ using namespace longspan;
 
 struct Options : RoutingConfig {
   Options() : RoutingConfig(routing_preset("recall")) {}
-  int64_t length = 128, batch = 32, steps = 600;
+  int64_t length = 128, batch = 32, steps = 400;
   void visit(auto& v) {
     RoutingConfig::visit(v);
     v("length", length)("batch", batch)("steps", steps);

@@ -38,11 +38,11 @@ constexpr Preset presets[] = {
      "local_block=8 routing_clip=8",
      {.length = 32, .batch = 4, .steps = 200}},
     {"recall",
-     "2 layers of 64 that recall labels over 256 tokens",
+     "2 layers of 64 that recall labels over 128 tokens",
      "",
-     "vocab=25 n_layer=2 d_model=64 d_ff=128 local_heads=1 routing_heads=1 clusters=8 window=32 "
-     "local_block=16 local_clip=16 routing_clip=16 decay=0.95",
-     {.length = 256, .batch = 16, .steps = 600, .lr = 3e-3}},
+     "vocab=25 n_layer=2 d_model=64 d_ff=128 local_heads=1 routing_heads=3 clusters=2 window=64 "
+     "local_block=8 local_clip=16 routing_clip=16 decay=0.95 logit_scale=rsqrt_d mask_self=true",
+     {.length = 128, .batch = 32, .steps = 400, .lr = 3e-3}},
     {"wt103", "10 layers of 1024, 16 clusters of 256 tokens, length 4096", "",
      "vocab=267735 n_layer=10 d_model=1024 d_ff=3072 local_heads=8 routing_heads=8 clusters=16 "
      "window=256 local_block=256 routing_clip=256 dropout_attn=0.3",

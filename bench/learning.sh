@@ -381,7 +381,7 @@ case "$family" in
       transformer-*) run+=(--set model.positions=sinusoid --set model.vocab=27) ;;
     esac
     proteins_of "$family"
-    train_to 300
+    train_to 1000
     score test ;;
   performer-recall-8 | performer-recall-32 | performer-recall-128 | transformer-recall) # values of keys, by so many features
     run+=(--task multi-query-recall --length 64 --batch 32 --layers 2 --lr 3e-3 --threads 1)

@@ -216,6 +216,7 @@ TEST(Performer, ShortSequencesAreExact) {
   EXPECT_TRUE(contains(model.remark(10), "10 tokens are attended to by 8 features = positive"));
   // Decoding is exact for as long, and then goes on by features: one layer has both as one pass.
   c.n_layer = 1;
+  c.qk_norm = true;
   const Performer single = made(c);
   const auto state = single.start_decoding(2);
   for (int64_t t = 0; t < 20; ++t) {

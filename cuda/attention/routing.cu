@@ -69,7 +69,7 @@ using KeyOf = decltype(kernels::key_of(T{}));
 /// keys[r - first, token] for the pairs r = (head, centroid) in [first, first + rows): integers in
 /// the order of the scores. A block computes the scores of 64 tokens and 64 centroids of one head.
 template <class T>
-__global__ void __launch_bounds__(routing_threads)
+__global__ void __launch_bounds__(routing_threads, 2)
     score_keys_kernel(const __grid_constant__ ScoreArguments<T> x, int64_t first, int64_t rows,
                       KeyOf<T>* keys) {
   __shared__ ProductTiles<T> tiles;
@@ -186,7 +186,7 @@ void routing_members(ConstView x, ConstView centroids, ConstView lengths, View, 
 
 /// One block for 64 tokens of a head; each token has one thread that keeps its best centroid.
 template <class T>
-__global__ void __launch_bounds__(routing_threads)
+__global__ void __launch_bounds__(routing_threads, 2)
     nearest_kernel(const __grid_constant__ ScoreArguments<T> x, int64_t all_heads,
                    int32_t* nearest) {
   constexpr int columns_together = 32;

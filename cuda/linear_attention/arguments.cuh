@@ -29,19 +29,45 @@ __device__ inline double power_of_two(double x) { return exp2(x); }
 __device__ inline float binary_logarithm(float x) { return log2f(x); }
 __device__ inline double binary_logarithm(double x) { return log2(x); }
 
-/// Addresses of rows [B, H, rows, width], whose elements are adjacent.
-template <class T>
+/// Rows [B, H, rows, width] of any dtype that is computed with in A; elements of a row are
+/// adjacent. The dtype is a number of the call, not a type, so that there is one set of kernels for
+/// A.
+template <class A>
 struct LinearRows {
-  T* data = nullptr;
+  void* data = nullptr;
   int64_t sample = 0, head = 0, row = 0;
+  DType dtype = dtype_of<A>;
 
   template <class V>
   static LinearRows of(const V& x) {
     if (!x) return {};
-    return {static_cast<T*>(x.data), x.stride(0), x.stride(1), x.stride(2)};
+    return {const_cast<void*>(static_cast<const void*>(x.data)), x.stride(0), x.stride(1),
+            x.stride(2), x.dtype};
   }
-  __device__ T* at(int64_t b, int64_t h, int64_t i) const {
-    return data + b * sample + h * head + i * row;
+  __device__ int64_t at(int64_t b, int64_t h, int64_t i, int c) const {
+    return b * sample + h * head + i * row + c;
+  }
+  __device__ A load(int64_t b, int64_t h, int64_t i, int c) const {
+    const int64_t e = at(b, h, i, c);
+    if constexpr (sizeof(A) == 4) {
+      if (dtype == DType::bf16) return static_cast<A>(static_cast<const bf16*>(data)[e]);
+      if (dtype == DType::f16) return static_cast<A>(static_cast<const f16*>(data)[e]);
+    }
+    return static_cast<const A*>(data)[e];
+  }
+  __device__ void store(int64_t b, int64_t h, int64_t i, int c, A value) const {
+    const int64_t e = at(b, h, i, c);
+    if constexpr (sizeof(A) == 4) {
+      if (dtype == DType::bf16) {
+        static_cast<bf16*>(data)[e] = bf16(value);
+        return;
+      }
+      if (dtype == DType::f16) {
+        static_cast<f16*>(data)[e] = f16(value);
+        return;
+      }
+    }
+    static_cast<A*>(data)[e] = value;
   }
 };
 
@@ -72,9 +98,8 @@ struct LinearStates {
 };
 
 /// Arguments of all kernels; A is the type in which they compute.
-template <class T>
+template <class A>
 struct LinearArguments {
-  using A = Accumulator<T>;
   FeatureMap map = FeatureMap::positive;
   bool causal = false, exponential = false, oscillating = false;
   int halves = 1, norm_sign = 0;
@@ -82,8 +107,7 @@ struct LinearArguments {
   int width = 0, value_width = 0;
   int m = 0, features = 0;  // rows of the projection, features
   A scale = 1, unit = 1, norm_factor = 0, amplitude = 1, epsilon = 0, floor = 0;
-  LinearRows<const T> q, k, v, dout;
-  LinearRows<T> out, dq, dk, dv;
+  LinearRows<A> q, k, v, dout, out, dq, dk, dv;
   const A *projection = nullptr, *phase = nullptr;
   int64_t projection_head = 0, phase_head = 0;  // strides
   const int64_t* k_valid = nullptr;
@@ -100,45 +124,46 @@ struct LinearArguments {
   }
 };
 
-/// f(u) and its derivative, for maps that are neither exponential nor trigonometric.
+/// A value of a function and of its derivative.
 template <class A>
-__device__ void map_feature(FeatureMap map, A u, A& y, A& slope) {
+struct ValueAndSlope {
+  A value, slope;
+};
+
+/// f(u) and f'(u), for maps that are not exponential; of `trigonometric` the cosine.
+template <class A>
+__device__ ValueAndSlope<A> map_feature(FeatureMap map, A u) {
   using kernels::Unary;
-  y = u;
-  slope = 1;
   switch (map) {
+    case FeatureMap::trigonometric:
     case FeatureMap::phase:
-      y = kernels::unary_value(Unary::cos, A(0), A(0), u);
-      slope = -kernels::unary_value(Unary::sin, A(0), A(0), u);
-      return;
+      return {kernels::unary_value(Unary::cos, A(0), A(0), u),
+              -kernels::unary_value(Unary::sin, A(0), A(0), u)};
     case FeatureMap::relu:
-      y = u < 0 ? A(0) : u;  // NaN stays NaN
-      slope = u > 0 ? A(1) : A(0);
-      return;
-    case FeatureMap::elu_plus_one:
-      y = u > 0 ? u + 1 : kernels::exponential(u);
-      slope = u > 0 ? A(1) : y;
-      return;
+      return {u < 0 ? A(0) : u, u > 0 ? A(1) : A(0)};  // NaN stays NaN
+    case FeatureMap::elu_plus_one: {
+      const A below = kernels::exponential(u > 0 ? A(0) : u);
+      return {u > 0 ? u + 1 : below, below};
+    }
     case FeatureMap::abs:
-      y = u < 0 ? -u : u;
-      slope = u > 0 ? A(1) : u < 0 ? A(-1) : A(0);
-      return;
+      return {u < 0 ? -u : u, u > 0 ? A(1) : u < 0 ? A(-1) : A(0)};
     case FeatureMap::square:
-      y = u * u;
-      slope = u + u;
-      return;
-    case FeatureMap::gelu:
-      return kernels::unary_both(Unary::gelu_erf, u, y, slope);
-    case FeatureMap::sigmoid:
-      y = kernels::logistic(u);
-      slope = y * (1 - y);
-      return;
-    case FeatureMap::tanh:
-      y = kernels::unary_value(Unary::tanh, A(0), A(0), u);
-      slope = 1 - y * y;
-      return;
+      return {u * u, u + u};
+    case FeatureMap::gelu: {
+      ValueAndSlope<A> both;
+      kernels::unary_both(Unary::gelu_erf, u, both.value, both.slope);
+      return both;
+    }
+    case FeatureMap::sigmoid: {
+      const A y = kernels::logistic(u);
+      return {y, y * (1 - y)};
+    }
+    case FeatureMap::tanh: {
+      const A y = kernels::unary_value(Unary::tanh, A(0), A(0), u);
+      return {y, 1 - y * y};
+    }
     default:
-      return;
+      return {u, A(1)};
   }
 }
 

@@ -8,14 +8,13 @@
 /// T^T phi_k. S and T are summed anew, each relative to its own largest exponents.
 namespace longspan::cuda {
 
-template <class T>
-class LinearBackward : public LinearBlock<T> {
+template <class A>
+class LinearBackward : public LinearBlock<A> {
  public:
-  using Base = LinearBlock<T>;
-  using A = typename Base::A;
+  using Base = LinearBlock<A>;
   using Base::b, Base::h, Base::shared, Base::work, Base::x;
 
-  __device__ LinearBackward(const LinearArguments<T>& arguments, A* memory)
+  __device__ LinearBackward(const LinearArguments<A>& arguments, A* memory)
       : Base(arguments, memory, true) {}
 
   /// Sums the queries of a segment into a state that is cleared first.
@@ -202,7 +201,7 @@ class LinearBackward : public LinearBlock<T> {
     });
     __syncthreads();
     find_u_gradients(count);
-    project_back(count, [&](int i, int c, A sum) { x.dq.at(b, h, first + i)[c] = T(sum); });
+    project_back(count, [&](int i, int c, A sum) { x.dq.store(b, h, first + i, c, sum); });
   }
 
   /// From features of keys, their slopes and, if causal, the products of the chunk's pairs.
@@ -218,7 +217,7 @@ class LinearBackward : public LinearBlock<T> {
           return r < x.features ? state.sums[this->at_state(r, c)] * work.factor[r]
                                 : this->output_gradient(first + r - x.features, c);
         },
-        [&](int j, int c, A sum) { x.dv.at(b, h, first + j)[c] = T(sum); });
+        [&](int j, int c, A sum) { x.dv.store(b, h, first + j, c, sum); });
     block_product<Along::depth, Along::depth>(
         shared.tiles, count, x.features, width + 1 + pairs,
         [&](int j, int c) {
@@ -240,7 +239,7 @@ class LinearBackward : public LinearBlock<T> {
     const A norm = static_cast<A>(x.norm_sign) * x.scale * x.scale;
     project_back(count, [&](int j, int c, A sum) {
       if (x.norm_sign != 0) sum += norm * shared.denominators[j] * this->key(first + j, c);
-      x.dk.at(b, h, first + j)[c] = T(sum);
+      x.dk.store(b, h, first + j, c, sum);
     });
   }
 

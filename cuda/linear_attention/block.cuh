@@ -50,12 +50,10 @@ struct LinearWorkspace {
 
 /// What all passes share. Functions are called by all threads of the block; what they write may be
 /// read after the next barrier, with which every product begins. Exponents are to base 2.
-template <class T>
+template <class A>
 class LinearBlock {
  public:
-  using A = Accumulator<T>;
-
-  __device__ LinearBlock(const LinearArguments<T>& arguments, A* memory, bool gradients)
+  __device__ LinearBlock(const LinearArguments<A>& arguments, A* memory, bool gradients)
       : x(arguments),
         shared(*reinterpret_cast<LinearShared<A>*>(block_memory())),
         work(memory, arguments.features, gradients) {}
@@ -89,16 +87,12 @@ class LinearBlock {
 
   // ------------------------------------------------------------------------------------- inputs
 
-  __device__ A value(int64_t j, int c) const {
-    return exists(j) ? static_cast<A>(x.v.at(b, h, j)[c]) : A(0);
-  }
-  __device__ A key(int64_t j, int c) const {
-    return exists(j) ? static_cast<A>(x.k.at(b, h, j)[c]) : A(0);
-  }
-  __device__ A query(int64_t i, int c) const { return static_cast<A>(x.q.at(b, h, i)[c]); }
+  __device__ A value(int64_t j, int c) const { return exists(j) ? x.v.load(b, h, j, c) : A(0); }
+  __device__ A key(int64_t j, int c) const { return exists(j) ? x.k.load(b, h, j, c) : A(0); }
+  __device__ A query(int64_t i, int c) const { return x.q.load(b, h, i, c); }
   /// An element of dO; zero if it is not given.
   __device__ A output_gradient(int64_t i, int c) const {
-    return x.dout.data == nullptr ? A(0) : static_cast<A>(x.dout.at(b, h, i)[c]);
+    return x.dout.data == nullptr ? A(0) : x.dout.load(b, h, i, c);
   }
   __device__ const A* projection() const { return x.projection + h * x.projection_head; }
 
@@ -261,16 +255,17 @@ class LinearBlock {
           second = power_of_two(sign * work.next[x.m + r] - value + w);
           second_slope = -second;
         }
-      } else if (x.map == FeatureMap::trigonometric) {
-        const A weight = x.amplitude * w;
-        y = weight * kernels::unary_value(kernels::Unary::cos, A(0), A(0), value);
-        second = weight * kernels::unary_value(kernels::Unary::sin, A(0), A(0), value);
-        slope = -second;
-        second_slope = y;
       } else {
-        map_feature(x.map, value, y, slope);
-        y = (y * x.amplitude + x.epsilon) * w;
-        slope = slope * x.amplitude * w;
+        const auto [f, df] = map_feature(x.map, value);
+        const A weight = x.amplitude * w;
+        y = f * weight;
+        slope = df * weight;
+        if (x.halves == 2) {  // the sine
+          second = -slope;
+          second_slope = y;
+        } else {
+          y += x.epsilon * w;
+        }
       }
       u[at] = y;
       if (slopes != nullptr) slopes[at] = slope;
@@ -337,7 +332,7 @@ class LinearBlock {
     }
   }
 
-  const LinearArguments<T>& x;
+  const LinearArguments<A>& x;
   LinearShared<A>& shared;
   LinearWorkspace<A> work;
   int64_t b = 0, h = 0;

@@ -5,14 +5,13 @@
 /// Linear attention forward: sums of segments, and what queries read of them.
 namespace longspan::cuda {
 
-template <class T>
-class LinearForward : public LinearBlock<T> {
+template <class A>
+class LinearForward : public LinearBlock<A> {
  public:
-  using Base = LinearBlock<T>;
-  using A = typename Base::A;
+  using Base = LinearBlock<A>;
   using Base::b, Base::h, Base::shared, Base::work, Base::x;
 
-  __device__ LinearForward(const LinearArguments<T>& arguments, A* memory)
+  __device__ LinearForward(const LinearArguments<A>& arguments, A* memory)
       : Base(arguments, memory, false) {}
 
   /// Sums the keys of a segment into a state that is cleared first.
@@ -65,7 +64,7 @@ class LinearForward : public LinearBlock<T> {
     this->project_keys(first, count);
     find_references(state, count);
     const bool judged = this->shifts() && count > 1 && !this->poisoned;
-    const bool seen = known || first_key(count) <= threadIdx.x;
+    const bool seen = known || first_key(count) <= static_cast<int>(threadIdx.x);
     this->raise_keys(count, state.top);
     this->weigh_keys(count, A(-1));
     this->find_features(work.k, count, A(-1), shared.keys, nullptr);
@@ -172,7 +171,7 @@ class LinearForward : public LinearBlock<T> {
                                 : this->value(first + r - x.features, c);
         },
         [&](int i, int c, A sum) {
-          x.out.at(b, h, first + i)[c] = T(sum * shared.denominators[i]);
+          x.out.store(b, h, first + i, c, sum * shared.denominators[i]);
         });
   }
 };

@@ -25,25 +25,25 @@ constexpr bool is_of_forward(LinearPass pass) {
 }
 
 /// Blocks on a multiprocessor, each with workspace of its own: two where their registers suffice.
-template <class T>
+template <class A>
 constexpr int resident_blocks(LinearPass pass) {
-  return sizeof(T) == 8 || pass == LinearPass::key_gradients ? 1 : 2;
+  const bool gradients = pass == LinearPass::query_gradients || pass == LinearPass::key_gradients;
+  return sizeof(A) == 8 || gradients ? 1 : 2;
 }
 
 /// Each block processes one segment after another, but for the segment `unused` of each head.
 /// States are those of the segments or, if `state_of_head`, one for each head.
-template <class T, LinearPass pass>
-__global__ void __launch_bounds__(linear_threads, resident_blocks<T>(pass))
-    linear_attention_kernel(const __grid_constant__ LinearArguments<T> x,
-                            LinearStates<Accumulator<T>> states, bool state_of_head, int64_t unused,
-                            Accumulator<T>* workspace) {
+template <class A, LinearPass pass>
+__global__ void __launch_bounds__(linear_threads, resident_blocks<A>(pass))
+    linear_attention_kernel(const __grid_constant__ LinearArguments<A> x, LinearStates<A> states,
+                            bool state_of_head, int64_t unused, A* workspace) {
   const int64_t segments = is_of_keys(pass) ? x.key_segments.count : x.query_segments.count;
-  std::conditional_t<is_of_forward(pass), LinearForward<T>, LinearBackward<T>> block(x, workspace);
+  std::conditional_t<is_of_forward(pass), LinearForward<A>, LinearBackward<A>> block(x, workspace);
   for (int64_t i = blockIdx.x; i < x.batch * x.heads * segments; i += gridDim.x) {
     if (i % segments == unused) continue;
     const int64_t at = state_of_head ? i / segments : i;
-    const LinearStates<Accumulator<T>> state{states.sums + at * int64_t{x.features} * x.columns(),
-                                             states.top + at * x.features};
+    const LinearStates<A> state{states.sums + at * int64_t{x.features} * x.columns(),
+                                states.top + at * x.features};
     block.start(i / segments);
     if constexpr (pass == LinearPass::sum_keys) {
       block.sum_keys(i % segments, state);
@@ -110,10 +110,9 @@ __global__ void __launch_bounds__(linear_threads)
   }
 }
 
-template <class T>
-LinearArguments<T> arguments_of(const LinearAttentionInputs& in) {
-  using A = Accumulator<T>;
-  LinearArguments<T> x;
+template <class A>
+LinearArguments<A> arguments_of(const LinearAttentionInputs& in) {
+  LinearArguments<A> x;
   const auto& numbers = in.numbers;
   x.map = numbers.features;
   x.causal = numbers.causal;
@@ -136,9 +135,9 @@ LinearArguments<T> arguments_of(const LinearAttentionInputs& in) {
   }
   x.epsilon = static_cast<A>(numbers.epsilon);
   x.floor = static_cast<A>(numbers.floor);
-  x.q = LinearRows<const T>::of(in.q);
-  x.k = LinearRows<const T>::of(in.k);
-  x.v = LinearRows<const T>::of(in.v);
+  x.q = LinearRows<A>::of(in.q);
+  x.k = LinearRows<A>::of(in.k);
+  x.v = LinearRows<A>::of(in.v);
   x.projection = in.projection.as<A>();
   x.phase = in.phase.as<A>();
   if (in.projection && in.projection.dim(0) > 1) x.projection_head = int64_t{x.m} * x.width;
@@ -189,27 +188,25 @@ class SegmentStates {
 };
 
 /// Launches a pass over the segments of all heads, but for the segment `unused`.
-template <LinearPass pass, class T>
-void launch_pass(const char* name, const LinearArguments<T>& x, LinearStates<Accumulator<T>> states,
+template <LinearPass pass, class A>
+void launch_pass(const char* name, const LinearArguments<A>& x, LinearStates<A> states,
                  bool state_of_head, int64_t unused = -1) {
-  using A = Accumulator<T>;
   constexpr bool gradients = !is_of_forward(pass);
   const int64_t segments = is_of_keys(pass) ? x.key_segments.count : x.query_segments.count;
-  const unsigned blocks = blocks_for(x.batch * x.heads * segments, 1, resident_blocks<T>(pass));
+  const unsigned blocks = blocks_for(x.batch * x.heads * segments, 1, resident_blocks<A>(pass));
   if (blocks == 0) return;
   const Scratch workspace(int64_t{blocks} * LinearWorkspace<A>::elements(x.features, gradients) *
                               static_cast<int64_t>(sizeof(A)),
                           Device{DeviceKind::cuda, 0});
-  launch(name, linear_attention_kernel<T, pass>, dim3(blocks), linear_threads,
+  launch(name, linear_attention_kernel<A, pass>, dim3(blocks), linear_threads,
          LinearShared<A>::bytes(gradients), x, states, state_of_head, unused, workspace.as<A>());
 }
 
 /// Sums the keys of each segment and scans: states hold the keys before each segment, `total` all,
 /// if it has memory.
-template <class T>
-void sum_all_keys(const char* name, const LinearArguments<T>& x, const LinearAttentionInputs& in,
-                  const SegmentStates<Accumulator<T>>& states, LinearStates<Accumulator<T>> total) {
-  using A = Accumulator<T>;
+template <class A>
+void sum_all_keys(const char* name, const LinearArguments<A>& x, const LinearAttentionInputs& in,
+                  const SegmentStates<A>& states, LinearStates<A> total) {
   const int64_t unused = total.sums == nullptr ? x.key_segments.count - 1 : -1;
   launch_pass<LinearPass::sum_keys>(name, x, states.parts(), false, unused);
   LinearScan<A> scan{};
@@ -221,12 +218,11 @@ void sum_all_keys(const char* name, const LinearArguments<T>& x, const LinearAtt
   states.scan(name, scan);
 }
 
-template <class T>
+template <class A>
 void forward_of(const LinearAttentionInputs& in, const LinearAttentionResultsOf<View>& to) {
-  using A = Accumulator<T>;
   constexpr const char* name = "linear_attention_forward";
-  LinearArguments<T> x = arguments_of<T>(in);
-  x.out = LinearRows<T>::of(to.out);
+  LinearArguments<A> x = arguments_of<A>(in);
+  x.out = LinearRows<A>::of(to.out);
   x.normalizer = to.normalizer.as<A>();
   x.reference = to.reference.as<A>();
   const SegmentStates<A> states(x.batch * x.heads, x.key_segments.count, x.features, x.columns(),
@@ -238,17 +234,16 @@ void forward_of(const LinearAttentionInputs& in, const LinearAttentionResultsOf<
   launch_pass<LinearPass::attend>(name, x, x.causal ? states.scanned() : total, !x.causal);
 }
 
-template <class T>
+template <class A>
 void backward_of(const LinearAttentionInputs& in,
                  const LinearAttentionResultsOf<ConstView>& results,
                  const LinearAttentionGradientsOut& given, const LinearAttentionGradients& to) {
-  using A = Accumulator<T>;
   constexpr const char* name = "linear_attention_backward";
-  LinearArguments<T> x = arguments_of<T>(in);
-  x.dout = LinearRows<const T>::of(given.out);
-  x.dq = LinearRows<T>::of(to.q);
-  x.dk = LinearRows<T>::of(to.k);
-  x.dv = LinearRows<T>::of(to.v);
+  LinearArguments<A> x = arguments_of<A>(in);
+  x.dout = LinearRows<A>::of(given.out);
+  x.dq = LinearRows<A>::of(to.q);
+  x.dk = LinearRows<A>::of(to.k);
+  x.dv = LinearRows<A>::of(to.v);
   x.normalizer = const_cast<A*>(results.normalizer.as<A>());  // the backward pass only reads them
   x.reference = const_cast<A*>(results.reference.as<A>());
   x.means = to.means.as<A>();
@@ -280,13 +275,13 @@ void backward_of(const LinearAttentionInputs& in,
 }
 
 void forward(const LinearAttentionInputs& in, const LinearAttentionResultsOf<View>& to) {
-  visit_floating(in.q.dtype, [&](auto tag) { forward_of<typename decltype(tag)::type>(in, to); });
+  if (in.q.dtype == DType::f64) return forward_of<double>(in, to);
+  forward_of<float>(in, to);
 }
 void backward(const LinearAttentionInputs& in, const LinearAttentionResultsOf<ConstView>& results,
               const LinearAttentionGradientsOut& given, const LinearAttentionGradients& to) {
-  visit_floating(in.q.dtype, [&](auto tag) {
-    backward_of<typename decltype(tag)::type>(in, results, given, to);
-  });
+  if (in.q.dtype == DType::f64) return backward_of<double>(in, results, given, to);
+  backward_of<float>(in, results, given, to);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -26,7 +28,7 @@ using Lanes = hn::ScalableTag<T>;
 template <class T>
 using Vector = hn::Vec<Lanes<T>>;
 
-constexpr int64_t kRows = 4;  // tokens whose scores are computed together
+constexpr int64_t kRows = 6;  // tokens whose scores are computed together
 
 /// The scores of one head: centroids are the lanes of vectors.
 template <class T>
@@ -41,29 +43,47 @@ class Scores {
 
   static int64_t lanes() { return static_cast<int64_t>(hn::Lanes(Lanes<T>())); }
 
-  /// Calls use(row, scores) for R rows and the vector of centroids from `first` on.
+  /// Calls use(row, centroid, scores) for R rows and each vector of centroids.
   template <int64_t R, class F>
+  HWY_INLINE void rows(int64_t row, int64_t first, int64_t end, const F& use) const {
+    const int64_t n = lanes();
+    int64_t c = first;
+    for (; c + 2 * n <= end; c += 2 * n) panel<R, 2>(row, c, use);
+    for (; c < end; c += n) panel<R, 1>(row, c, use);
+  }
+
+ private:
+  /// R rows and V vectors of centroids from `first` on, the last one perhaps a part.
+  template <int64_t R, int64_t V, class F>
   HWY_INLINE void panel(int64_t row, int64_t first, const F& use) const {
     const Lanes<T> d;
     const T* const from = x_ + row * row_stride_;
-    Vector<T> sums[R];
-    for (int64_t r = 0; r < R; ++r) sums[r] = hn::Zero(d);
-    const bool whole = count_ - first >= lanes();
+    Vector<T> sums[R][V];
+    for (int64_t r = 0; r < R; ++r) {
+      for (int64_t v = 0; v < V; ++v) sums[r][v] = hn::Zero(d);
+    }
+    const bool whole = V > 1 || count_ - first >= lanes();
     const auto left = static_cast<size_t>(count_ - first);
     for (int64_t j = 0; j < width_; ++j) {
       const T* const at = centroids_ + j * count_ + first;
-      const Vector<T> c = HWY_LIKELY(whole) ? hn::LoadU(d, at) : simd::load_part(d, at, left);
+      Vector<T> c[V];
+      for (int64_t v = 0; v < V; ++v) {
+        c[v] = HWY_LIKELY(whole) ? hn::LoadU(d, at + v * lanes()) : simd::load_part(d, at, left);
+      }
       for (int64_t r = 0; r < R; ++r) {
-        sums[r] = hn::MulAdd(hn::Set(d, from[r * row_stride_ + j]), c, sums[r]);
+        const Vector<T> x = hn::Set(d, from[r * row_stride_ + j]);
+        for (int64_t v = 0; v < V; ++v) sums[r][v] = hn::MulAdd(x, c[v], sums[r][v]);
       }
     }
     const Vector<T> lowest = hn::Set(d, std::numeric_limits<T>::lowest());
     for (int64_t r = 0; r < R; ++r) {
-      use(row + r, hn::IfThenElse(hn::Ge(sums[r], lowest), sums[r], lowest));
+      for (int64_t v = 0; v < V; ++v) {
+        const Vector<T> score = sums[r][v];
+        use(row + r, first + v * lanes(), hn::IfThenElse(hn::Ge(score, lowest), score, lowest));
+      }
     }
   }
 
- private:
   const T* const x_;
   const int64_t row_stride_, width_;
   const T* const centroids_;
@@ -150,20 +170,24 @@ void members(const ConstView& x, const ConstView& centroids, const ConstView& le
     std::fill(thresholds + count, std::end(thresholds), infinity);
     const Lanes<T> d;
     for_rows(existing(lengths, bh / heads, x.dim(2)), [&](auto rows, int64_t row) HWY_ATTR {
-      for (int64_t c = 0; c < count; c += lanes) {
-        scores.template panel<decltype(rows)::value>(
-            row, first + c, [&](int64_t token, Vector<T> score) HWY_ATTR {
-              const auto better = hn::Gt(score, hn::Load(d, thresholds + c));
-              if (HWY_LIKELY(hn::AllFalse(d, better))) return;
-              HWY_ALIGN T each[HWY_MAX_BYTES / sizeof(T)];
-              hn::Store(score, d, each);
-              for (int64_t n = 0; n < std::min(lanes, count - c); ++n) {
-                if (!(each[n] > thresholds[c + n])) continue;
-                best[c + n].add(each[n], token);
-                thresholds[c + n] = best[c + n].threshold();
-              }
-            });
-      }
+      scores.template rows<decltype(rows)::value>(
+          row, first, first + count,
+          [&](int64_t token, int64_t centroid, Vector<T> score) HWY_ATTR {
+            const int64_t c = centroid - first;
+            const auto better = hn::Gt(score, hn::Load(d, thresholds + c));
+            if (HWY_LIKELY(hn::AllFalse(d, better))) return;
+            HWY_ALIGN T each[HWY_MAX_BYTES / sizeof(T)];
+            hn::Store(score, d, each);
+            uint8_t bits[8] = {};  // at least; lanes are at most 64
+            hn::StoreMaskBits(d, better, bits);
+            uint64_t mask = 0;
+            std::memcpy(&mask, bits, sizeof mask);
+            for (; mask != 0; mask &= mask - 1) {
+              const int n = std::countr_zero(mask);
+              best[c + n].add(each[n], token);
+              thresholds[c + n] = best[c + n].threshold();
+            }
+          });
     });
     for (int64_t c = 0; c < count; ++c) best[c].write(out.as<int32_t>() + (at + c) * window);
   });
@@ -185,19 +209,19 @@ void nearest(const ConstView& x, const ConstView& centroids, const ConstView& le
       constexpr int64_t R = decltype(rows)::value;
       T best[R];
       for (int64_t r = 0; r < R; ++r) best[r] = -std::numeric_limits<T>::infinity();
-      for (int64_t c = 0; c < clusters; c += lanes) {
-        scores.template panel<R>(begin + row, c, [&](int64_t token, Vector<T> score) HWY_ATTR {
-          const int64_t r = token - begin - row;
-          if (HWY_LIKELY(hn::AllFalse(d, hn::Gt(score, hn::Set(d, best[r]))))) return;
-          HWY_ALIGN T each[HWY_MAX_BYTES / sizeof(T)];
-          hn::Store(score, d, each);
-          for (int64_t n = 0; n < std::min(lanes, clusters - c); ++n) {
-            if (!(each[n] > best[r])) continue;
-            best[r] = each[n];
-            ids[token] = static_cast<int32_t>(c + n);
-          }
-        });
-      }
+      scores.template rows<R>(begin + row, 0, clusters,
+                              [&](int64_t token, int64_t c, Vector<T> score) HWY_ATTR {
+                                const int64_t r = token - begin - row;
+                                if (HWY_LIKELY(hn::AllFalse(d, hn::Gt(score, hn::Set(d, best[r])))))
+                                  return;
+                                HWY_ALIGN T each[HWY_MAX_BYTES / sizeof(T)];
+                                hn::Store(score, d, each);
+                                for (int64_t n = 0; n < std::min(lanes, clusters - c); ++n) {
+                                  if (!(each[n] > best[r])) continue;
+                                  best[r] = each[n];
+                                  ids[token] = static_cast<int32_t>(c + n);
+                                }
+                              });
     });
     std::fill(ids + there, ids + end, -1);
   });

@@ -861,6 +861,14 @@ TEST(Routing, SaysWhatDoesNotFitTogether) {
     c.share_qk = false;
     c.mask_self = true;
   });
+  refuses([](RoutingConfig& c) {
+    c.routing_clip = 0;
+    c.mask_self = true;
+  });
+  refuses([](RoutingConfig& c) {
+    c.share_qk = false;
+    c.norm_qk = RoutingNorm::unit_keys;
+  });
   RoutingConfig apart = routing_preset("tiny");
   apart.share_qk = false;
   EXPECT_THROW(RoutingTransformer(apart, Init{}).start_decoding(1), NotImplemented);

@@ -12,7 +12,7 @@ namespace longspan {
 /// the same group, `groups` positions apart on average. Chance accuracy is 1 / symbols.
 struct ClusterTask {
   static constexpr TargetKind kind = TargetKind::tokens;
-  int64_t length = 0, groups = 16, symbols = 8;
+  int64_t length = 0, groups = 16, symbols = 4;
 
   int64_t vocabulary() const { return groups * symbols; }
   void visit(auto& v) { v("length", length)("groups", groups)("symbols", symbols); }

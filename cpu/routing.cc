@@ -75,12 +75,20 @@ class Scores {
         for (int64_t v = 0; v < V; ++v) sums[r][v] = hn::MulAdd(x, c[v], sums[r][v]);
       }
     }
+    // Sums that `use` took from the array itself would be kept in memory by the loop above.
+    constexpr size_t most = HWY_MAX_BYTES / sizeof(T);
+    HWY_ALIGN T scores[R * V * most];
     const Vector<T> lowest = hn::Set(d, std::numeric_limits<T>::lowest());
     for (int64_t r = 0; r < R; ++r) {
       for (int64_t v = 0; v < V; ++v) {
         const Vector<T> score = sums[r][v];
-        use(row + r, first + v * lanes(), hn::IfThenElse(hn::Ge(score, lowest), score, lowest));
+        hn::Store(hn::IfThenElse(hn::Ge(score, lowest), score, lowest), d,
+                  scores + static_cast<size_t>(r * V + v) * most);
       }
+    }
+    for (int64_t i = 0; i < R * V; ++i) {
+      use(row + i / V, first + i % V * lanes(),
+          hn::Load(d, scores + static_cast<size_t>(i) * most));
     }
   }
 

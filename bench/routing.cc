@@ -55,7 +55,7 @@ struct Case {
   int64_t length = 0, heads = 0, clusters = 0, window = 0;
   bool recent = false, shared = true;
   Tensor centroids = {}, out = {}, dout = {};
-  std::vector<Tensor> leaves = {};  // q, v[, k]
+  std::vector<Tensor> leaves = {};               // q, v[, k]
   double select = 0, forward = 0, backward = 0;  // seconds of the best turn
 
   Tensor lists() const {
@@ -193,10 +193,8 @@ void growth(int64_t turns, int64_t longest, int64_t heads) {
       lengths.push_back(static_cast<double>(length));
       seconds.push_back(time);
       bytes.push_back(peak);
-      each[std::to_string(length)] = {{"clusters", c.clusters},
-                                      {"window", c.window},
-                                      {"seconds", time},
-                                      {"peak_bytes", peak}};
+      each[std::to_string(length)] = {
+          {"clusters", c.clusters}, {"window", c.window}, {"seconds", time}, {"peak_bytes", peak}};
     }
     const nlohmann::ordered_json line = {{"name", recent ? "argmax_recent" : "topw"},
                                          {"heads", heads},

@@ -44,7 +44,6 @@ Settings settings_of(const SampleTaskEntry& entry) {
   if (entry.id == "two-distance") add("two_distance.far", "10");
   if (entry.id == "lookup") add("lookup.far", "10");
   if (entry.id == "retrieval") add("retrieval.keys", "8");
-  if (entry.id == "clusters") add("clusters.symbols", "4");
   if (entry.id == "collision") {  // particles that meet often
     add("collision.grid", "2");
     add("collision.colours", "1");

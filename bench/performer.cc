@@ -5,7 +5,8 @@
 //                                    kinds of features and projections; means over the seeds
 //   bench_performer steps [rounds]   CPU seconds and peak bytes of a training step of the small
 //                                    preset (decoder) and of the same model with exact attention,
-//                                    1,024 to 65,536 tokens (8,192); the best of the rounds
+//                                    1,024 to 65,536 tokens (8,192), and of the small Reformer;
+//                                    the best of the rounds
 // docs/performer.md says what to expect.
 
 #include <fmt/format.h>
@@ -25,6 +26,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "models/performer/performer.h"
+#include "models/reformer/reformer.h"
 #include "nn/attention/performer.h"
 #include "ops/attention/block_attention.h"
 #include "ops/elementwise.h"
@@ -138,6 +140,9 @@ int steps(int64_t rounds) {
   c.features = FeatureMap::relu;
   lengths(Performer(c, init), "performer_relu", longest);
   lengths(Transformer(c, init), "transformer", longest_exact);
+  ReformerConfig r = reformer_preset("small");
+  r.d_ff = c.d_ff;
+  lengths(Reformer(r, init), "reformer", r.n_max);
   return 0;
 }
 

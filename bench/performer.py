@@ -40,6 +40,7 @@ def growth():
     series = {}
     for r in rows("steps.jsonl"):
         series.setdefault(r["model"], []).append((r["length"], r["seconds"], r["peak_bytes"]))
+    series = {n: s for n, s in series.items() if len(s) > 1}
     for name, s in series.items():
         least = 2048 if name == "transformer" else 1024
         print(name, "time L^%.3f" % slope([(n, t) for n, t, _ in s], least),

@@ -9,6 +9,8 @@
 
 #include "app/run_folder.h"
 #include "app/training.h"
+#include "app/training_steps.h"
+#include "ops/copy.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
@@ -61,6 +63,33 @@ TEST(PerformerRuns, Test10_CheckpointsRestoreProjections) {
   EXPECT_NE(half, whole);
   const std::string checkpoint = newest_checkpoint(folder.path() + "/half");
   EXPECT_EQ(train(config_of("performer:tiny"), folder.path() + "/half", checkpoint), whole);
+}
+
+/// Steps that a device replays read the projections that were drawn since they were recorded.
+TEST(PerformerRuns, HaveTheSameBitsInRecordedSteps) {
+  constexpr Device cuda{DeviceKind::cuda, 0};
+  if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  const auto trained = [&](bool graph) {
+    RunConfig config = config_of("performer:tiny", {{"device", "cuda"}});
+    config.graph = graph;
+    const TrainingRun run(std::move(config), "");
+    const auto data = open_task_data(run);
+    data->prepare();
+    const auto optimizer = make_optimizer(run.config.optimizer, named_parameters(*run.model));
+    std::vector<SegmentMemory> memories;
+    TrainingSteps steps(run, *data, *optimizer, memories);
+    std::vector<double> losses;
+    for (int64_t step = 0; step < 8; ++step) {
+      losses.push_back(steps.gradients(step, 8, 1).loss);
+      steps.update(step, 1e-2);
+    }
+    EXPECT_EQ(steps.refusal(), "");
+    for (const NamedTensor& b : named_buffers(*run.model)) {
+      for (const float w : to_device(b.tensor, {}).to_vector<float>()) losses.push_back(w);
+    }
+    return losses;
+  };
+  EXPECT_EQ(trained(true), trained(false));
 }
 
 TEST(PerformerRuns, StartFromATransformer) {

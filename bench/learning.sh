@@ -383,16 +383,6 @@ case "$family" in
     proteins_of "$family"
     train_to 1000
     score test ;;
-  performer-recall-8 | performer-recall-32 | performer-recall-128 | transformer-recall) # values of keys, by so many features
-    run+=(--task multi-query-recall --length 64 --batch 32 --layers 2 --lr 3e-3 --threads 1)
-    run+=(--set model.vocab=64 --set model.d_model=64 --set model.d_ff=128 --set model.init_std=0.1)
-    run+=(--set model.embed_std=0.125 --set model.emb_scale=false --set optimizer.clip=1)
-    case "$family" in
-      performer-*) run+=(--set "model.n_features=${family##*-}") ;;
-      transformer-*) run+=(--set model.positions=sinusoid) ;;
-    esac
-    train_to 3000
-    score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)
     train_to 500

@@ -2,15 +2,7 @@
 // to 1000 steps later. At first all memories live long; the penalty makes the model forget.
 #include <cstdio>
 
-#include "autograd/engine.h"
-#include "data/memory_tasks.h"
-#include "data/metrics.h"
-#include "data/streams.h"
-#include "models/evaluate.h"
-#include "models/expire_span/expire_span.h"
-#include "train/config.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
+#include "longspan.h"
 
 using namespace longspan;
 

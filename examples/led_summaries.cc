@@ -2,15 +2,8 @@
 // summaries.
 #include <cstdio>
 
-#include "autograd/engine.h"
-#include "data/data_sets.h"
-#include "data/metrics.h"
-#include "data/sequence_pairs.h"
-#include "models/generate.h"
-#include "models/longformer/led.h"
-#include "train/config.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
+#include "longspan.h"
+
 using namespace longspan;
 struct Options {
   LedConfig model = led_preset("summaries");

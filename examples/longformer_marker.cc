@@ -3,16 +3,7 @@
 // (Beltagy et al. 2020, sec. 3.1).
 #include <cstdio>
 
-#include "autograd/engine.h"
-#include "data/tasks.h"
-#include "models/longformer/longformer.h"
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/loss.h"
-#include "ops/reduce.h"
-#include "train/config.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
+#include "longspan.h"
 
 using namespace longspan;
 

@@ -3,17 +3,10 @@
 //   performer_proteins --steps 800
 #include <cstdio>
 
-#include "autograd/engine.h"
-#include "autograd/mode.h"
-#include "data/data_sets.h"
-#include "models/evaluate.h"
-#include "models/performer/performer.h"
-#include "nn/after_step.h"
-#include "train/config.h"
-#include "train/log.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
+#include "longspan.h"
+
 using namespace longspan;
+
 struct Options {
   PerformerConfig model = performer_preset("proteins");
   std::string data = "data/samples/uniprot-500.fasta.gz", out = "runs/proteins";
@@ -25,6 +18,7 @@ struct Options {
     v("lr", lr)("seed", seed);
   }
 };
+
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Trains a Performer on proteins.");
   const Generator gen{opt.seed};

@@ -3,17 +3,10 @@
 //   performer_transfer --data runs/data/tinyshakespeare.txt --steps 600 --more 200
 #include <cstdio>
 
-#include "autograd/engine.h"
-#include "data/corpus.h"
-#include "models/convert.h"
-#include "models/evaluate.h"
-#include "models/performer/performer.h"
-#include "nn/after_step.h"
-#include "train/config.h"
-#include "train/log.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
+#include "longspan.h"
+
 using namespace longspan;
+
 struct Options {
   PerformerConfig model = performer_preset("small");
   std::string data = "runs/data/tinyshakespeare.txt", out = "runs/transfer";
@@ -24,6 +17,7 @@ struct Options {
     v("steps", steps)("more", more)("score_every", score_every)("lr", lr)("fine", fine);
   }
 };
+
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Moves a Transformer into a Performer.");
   const Generator gen{1};

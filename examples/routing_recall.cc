@@ -4,16 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "autograd/engine.h"
-#include "autograd/mode.h"
-#include "data/memory_tasks.h"
-#include "data/metrics.h"
-#include "models/evaluate.h"
-#include "models/routing/routing.h"
-#include "nn/after_step.h"
-#include "train/config.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
+#include "longspan.h"
 
 using namespace longspan;
 

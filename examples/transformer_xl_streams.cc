@@ -3,16 +3,7 @@
 //   transformer_xl_streams --data wikixml.xml.gz --steps 1500
 #include <cstdio>
 
-#include "autograd/engine.h"
-#include "data/streams.h"
-#include "models/convert.h"
-#include "models/evaluate.h"
-#include "models/transformer_xl/transformer_xl.h"
-#include "train/config.h"
-#include "train/log.h"
-#include "train/optimizer.h"
-#include "train/schedule.h"
-#include "train/state.h"
+#include "longspan.h"
 
 using namespace longspan;
 

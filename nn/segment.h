@@ -63,6 +63,8 @@ struct LayerMemory {
                       {"groups", &groups},
                       {"group_scores", &group_scores}});
   }
+  /// Whether a layer of attention has made this: a layer without memory returns none of these.
+  bool kept() const { return keys || context_keys || sums; }
   template <class F>
   void visit_context(F&& f) {
     visit_defined(f, {{"context_keys", &context_keys}, {"context_values", &context_values}});

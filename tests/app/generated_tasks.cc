@@ -59,7 +59,8 @@ TEST(GeneratedTasks, TrainAndAreScored) {
     data->prepare();
     EXPECT_EQ(data->size("train"), 4);
     EXPECT_EQ(data->size("valid"), 3);
-    const TaskData::Forward first = data->forward(0, {}, Pass{}), again = data->forward(0, {}, Pass{});
+    const TaskData::Forward first = data->forward(0, {}, Pass{}),
+                            again = data->forward(0, {}, Pass{});
     EXPECT_GT(first.counted, 0);
     EXPECT_GT(first.tokens, 0);
     EXPECT_TRUE(std::isfinite(first.losses.loss.item()));

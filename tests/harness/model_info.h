@@ -53,8 +53,8 @@ struct ModelInfo {
   double lr = 1e-2, reach = 0.5;
   bool masked = false;  ///< predicts masked tokens at random positions instead of the next token
   bool decodes = true;
-  bool cuts = true;  ///< whether a stream may be cut anywhere, if the model keeps a memory
-  bool outlined = true;         ///< whether the outline is known without tokens
+  bool cuts = true;      ///< whether a stream may be cut anywhere, if the model keeps a memory
+  bool outlined = true;  ///< whether the outline is known without tokens
   std::string unrecorded = {};  ///< part of the reason for not recording; empty: recorded
 };
 

@@ -42,8 +42,8 @@ std::string identity_of_tokens(const RunConfig& config);
 
 /// Copies the parameters of the newest checkpoint of the run in config.start.from into the model,
 /// by name (start_from() of models/convert.h). Returns the step of that checkpoint and the names of
-/// new heads and buffers. Throws IoError if there is no checkpoint; throws ValueError or ShapeError if the
-/// models have different parameters or the runs different tokens.
+/// new heads and buffers. Throws IoError if there is no checkpoint; throws ValueError or ShapeError
+/// if the models have different parameters or the runs different tokens.
 struct Started {
   int64_t step = 0;
   std::vector<std::string> heads;

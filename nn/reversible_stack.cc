@@ -119,7 +119,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
       Output out = walk.streams().step(std::move(step), local, site);
       add_losses(result.losses, std::move(out.losses));
       add_statistics(result.statistics, std::move(out.statistics));
-      if (out.memory.kept()) local.memory = std::move(out.memory);
+      if (out.memory.of_decoding()) local.memory = std::move(out.memory);
       if (out.kept) kept = std::move(out.kept);
       local.memory.states = {};
     }

@@ -45,6 +45,9 @@ struct LayerMemory {
   /// Keys and values of the encoder output, [B, H, S, d], computed once.
   Tensor context_keys, context_values;
 
+  /// Whether this is what attention keeps in decoding; layers without memory return none of it.
+  bool of_decoding() const { return keys || context_keys || sums; }
+
   /// Calls f(name, tensor) for every tensor whose rows belong to samples and that is defined, but
   /// not for those of the encoder's output, which `visit_context` names.
   template <class F>
@@ -63,8 +66,6 @@ struct LayerMemory {
                       {"groups", &groups},
                       {"group_scores", &group_scores}});
   }
-  /// Whether a layer of attention has made this: a layer without memory returns none of these.
-  bool kept() const { return keys || context_keys || sums; }
   template <class F>
   void visit_context(F&& f) {
     visit_defined(f, {{"context_keys", &context_keys}, {"context_values", &context_values}});

@@ -87,7 +87,7 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
-    if (out.memory.kept()) local.memory = std::move(out.memory);
+    if (out.memory.of_decoding()) local.memory = std::move(out.memory);
     if (out.kept) result.kept = std::move(out.kept);
     local.memory.states = {};
   }

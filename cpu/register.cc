@@ -100,6 +100,7 @@ void register_kernels() {
   register_pool();
   register_random();
   register_reduce();
+  register_edge_attention();
   register_routing();
   register_softmax();
   register_sort();

@@ -20,6 +20,7 @@ void register_optim();
 void register_pool();
 void register_random();
 void register_reduce();
+void register_edge_attention();
 void register_routing();
 void register_softmax();
 void register_sort();

@@ -14,6 +14,7 @@
 #include "core/memory.h"
 #include "ops/copy.h"
 #include "ops/patterns/layout_work.h"
+#include "ops/patterns/tree.h"
 
 namespace longspan {
 namespace {
@@ -211,7 +212,10 @@ void keep_copy(const BlockLayout& layout, const std::shared_ptr<BlockLayout>& co
 
 LayoutCacheState layout_cache_state() { return cache().state(); }
 int64_t set_layout_cache_limit(int64_t bytes) { return cache().set_limit(bytes); }
-void clear_layout_cache() { cache().clear(); }
+void clear_layout_cache() {
+  cache().clear();
+  clear_tree_cache();
+}
 
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
                                              Device device) {

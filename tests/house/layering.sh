@@ -24,6 +24,7 @@ check() {
       sees["cpu/matmul"] = sees["cpu"] " cpu/matmul"
       sees["cpu/attention"] = sees["cpu"] " cpu/attention"
       sees["cpu/lsh"] = sees["cpu/attention"] " cpu/lsh"
+      sees["cpu/edge_attention"] = sees["cpu/attention"] " cpu/edge_attention"
       sees["cpu/linear_attention"] = sees["cpu/attention"] " cpu/linear_attention"
       sees["cuda"] = sees["core/kernels"] " cuda"
       sees["cuda/attention"] = sees["cuda"] " cuda/attention"
@@ -57,7 +58,7 @@ check() {
       sees["data"] = sees["nn"] " data/io data/tokenizers data"
       sees["train"] = sees["data"] " train"
       all = sees["train"] " " sees["models/all"]
-      backends = " cpu cpu/matmul cpu/attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
+      backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
       sees["longspan.h"] = all
       sees["app"] = all " app"
       sees["examples"] = all " app examples"

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/kernel.h"
+#include "core/kernels/block_attention.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+/// The edges of a sparse attention, as runs: rows attend to a few runs of consecutive keys each,
+/// and every pair has a label. All tensors are i32 and contiguous.
+template <class X>
+struct EdgeTablesOf {
+  /// [blocks, 5]: first row, rows (at most kEdgeBlockRows), first run, runs of each row, and 1 if
+  /// the rows are best computed together, because their runs of the same number have nearly the
+  /// same keys. The blocks cover the rows in order. Run o of the r-th row of a block is run
+  /// first_run + r runs + o.
+  X blocks;
+  /// [runs, 3]: first key, keys, label list. Key t of a run has the label labels[list + t]; with a
+  /// list below 0 every key has the label -1 - list. Runs of a row are disjoint; one may be empty.
+  X runs;
+  X labels;  ///< [n], in [0, number of labels)
+  /// [parts + 1]: the blocks at which parts with about the same number of pairs begin.
+  X parts;
+  X rows;  ///< [rows, 2]: first run and number of runs of each row
+  /// By key, on devices that need it, else undefined. [keys + 1] and [n, 3]: sources key_begin[j]
+  /// to key_begin[j + 1] of key j are first row, rows, and the number o of the run that holds j in
+  /// each of these rows.
+  X key_begin, sources;
+
+  /// Calls f(tensor) for every tensor of one or several descriptions at once.
+  template <class F, class... Tables>
+  static void visit_tensors(F&& f, Tables&... tables) {
+    f(tables.blocks...);
+    f(tables.runs...);
+    f(tables.labels...);
+    f(tables.parts...);
+    f(tables.rows...);
+    f(tables.key_begin...);
+    f(tables.sources...);
+  }
+};
+using EdgeTables = EdgeTablesOf<ConstView>;
+
+/// Rows of a block, at most; and keys and labels of a block whose rows are computed together.
+inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockKeys = 4096;
+
+/// The inputs of edge attention.
+///   q         [B, H, R, d] f64 or f32, any strides with the last one 1
+///   k, v      [B, H, N, d] and [B, H, N, dv], likewise
+///   relation  [labels, d], contiguous, or empty: no term of labels
+struct EdgeAttentionInputs {
+  ConstView q, k, v, relation;
+  EdgeTables edges;
+  int64_t block_keys = 0, block_labels = 0;  ///< at most in a block that is computed together
+  double scale = 1;
+  AttentionDropout dropout;  ///< element (b, h, row, key)
+};
+
+/// out_i = sum_j P_ij keep_ij v_j, P_ij = exp(s_ij - lse_i), s_ij = scale q_i . (k_j +
+/// r_label(i,j)). A row without keys gets out = 0 and lse = -inf.
+///   out  [B, H, R, dv], dtype of q, any strides with the last one 1
+///   lse  [B, H, R], dtype of q, contiguous
+inline constinit Kernel<void(const EdgeAttentionInputs& in, View out, View lse)>
+    edge_attention_forward{"edge_attention_forward"};
+
+/// The gradients for dout; all are overwritten.
+///   out, dout     [B, H, R, dv]; lse [B, H, R]
+///   dq, dk, dv    in the shapes of q, k, v, any strides with the last one 1
+///   drelation     [labels, d], contiguous; empty if there is no relation
+struct EdgeGradients {
+  View dq, dk, dv, drelation;
+};
+inline constinit Kernel<void(const EdgeAttentionInputs& in, ConstView out, ConstView lse,
+                             ConstView dout, const EdgeGradients& to)>
+    edge_attention_backward{"edge_attention_backward"};
+
+}  // namespace longspan::kernels

@@ -43,8 +43,9 @@ struct EdgeTablesOf {
 };
 using EdgeTables = EdgeTablesOf<ConstView>;
 
-/// Rows of a block, at most; and keys and labels of a block whose rows are computed together.
-inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockKeys = 4096;
+/// Rows of a block, at most; and runs of a row, keys and labels of a block whose rows are computed
+/// together.
+inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockRuns = 64, kEdgeBlockKeys = 4096;
 
 /// The inputs of edge attention.
 ///   q         [B, H, R, d] f64 or f32, any strides with the last one 1

@@ -55,7 +55,8 @@ class Blocks {
     while (from < to) {
       const int64_t most = std::min(to - from, kernels::kEdgeBlockRows);
       const Size size = size_of(from, from + most);
-      const bool together = most > 1 && size.keys <= kernels::kEdgeBlockKeys &&
+      const bool together = most > 1 && most_runs(from, from + most) <= kernels::kEdgeBlockRuns &&
+                            size.keys <= kernels::kEdgeBlockKeys &&
                             size.labels <= kernels::kEdgeBlockKeys && size.mixed == 0 &&
                             size.keys * kernels::kEdgeBlockRows <= kWaste * size.pairs;
       int64_t rows = most;

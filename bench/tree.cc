@@ -1,0 +1,215 @@
+// Measures what attention over a binary tree costs beside our dense attention. All cases take turns
+// in one process; the best turn of each counts, in CPU time of one thread. Prints one JSON line per
+// case.
+//
+//   bench_tree pairs [--turns N] [--length L] [--heads H] [--causal 1]
+//     nanoseconds of an edge, forward and backward, for several k and label clips, and how many
+//     times as much that is as a pair of dense attention (at 4,096 tokens) in the same run
+//   bench_tree growth [--turns N] [--longest L] [--heads H] [--k K]
+//     seconds and peak bytes for lengths from 4,096 on, both sides, forward and backward, with the
+//     exponents of their growth
+//   bench_tree crossover [--turns N] [--longest L] [--heads H] [--k K]
+//     seconds of the causal tree and of our causal attention over the same tokens, forward and
+//     backward, for lengths from 256 on; bench/peers/tree.py has PyTorch's
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "bench/harness.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "ops/attention/edge_attention.h"
+#include "ops/patterns/tree.h"
+
+namespace longspan::bench {
+namespace {
+
+constexpr int64_t kWidth = 64;
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void best(double& seconds, const std::function<void()>& work) {
+  const double start = thread_seconds();
+  work();
+  const double now = thread_seconds() - start;
+  seconds = seconds == 0 ? now : std::min(seconds, now);
+}
+
+/// k 0: dense attention.
+struct Case {
+  int64_t length = 0, heads = 0, k = 0, clip = 0;
+  bool causal = true;
+  Tensor out = {}, dout = {};
+  std::vector<Tensor> leaves = {};   // q, k, v, labels
+  double forward = 0, backward = 0;  // seconds of the best turn
+
+  TreeOptions options() const { return {.k = k, .clip = clip, .causal = causal}; }
+  Tensor attend() const {
+    if (k == 0) {
+      return block_attention(leaves[0], leaves[1], leaves[2],
+                             causal ? patterns::causal() : patterns::dense())
+          .out;
+    }
+    return edge_attention(leaves[0], leaves[1], leaves[2], leaves[3],
+                          tree_edges(std::span(&length, 1), options()));
+  }
+  double pairs() const {
+    const auto n = static_cast<double>(length);
+    const double each = k > 0    ? static_cast<double>(tree_pairs(length, options()))
+                        : causal ? n * (n + 1) / 2
+                                 : n * n;
+    return static_cast<double>(heads) * each;
+  }
+};
+
+void prepare(Case& c) {
+  const int64_t rows = c.k > 0 ? Tree{c.length}.nodes() : c.length;
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    Tensor leaf = values({1, c.heads, rows, kWidth}, seed, 2.0f);
+    c.leaves.push_back(set_requires_grad(leaf));
+  }
+  if (c.k > 0) {
+    Tensor labels = values({c.options().labels(), kWidth}, 7);
+    c.leaves.push_back(set_requires_grad(labels));
+  }
+  c.out = c.attend();
+  c.dout = values(c.out.shape(), 90);
+}
+
+void take_turn(Case& c) {
+  {
+    const NoGrad none;
+    best(c.forward, [&] { c.attend(); });
+  }
+  const std::vector<Tensor> out = {c.out}, dout = {c.dout};
+  best(c.backward, [&] { gradients(out, dout, c.leaves, true); });
+}
+
+void turns_of(std::vector<Case>& cases, int64_t turns) {
+  for (Case& c : cases) prepare(c);
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (Case& c : cases) take_turn(c);
+  }
+}
+
+nlohmann::ordered_json described(const Case& c) {
+  return {{"attention", c.k > 0 ? "tree" : "dense"},
+          {"length", c.length},
+          {"heads", c.heads},
+          {"k", c.k},
+          {"clip", c.clip},
+          {"causal", c.causal},
+          {"pairs", c.pairs()},
+          {"forward", c.forward},
+          {"both", c.forward + c.backward}};
+}
+
+void pairs(int64_t turns, int64_t length, int64_t heads, bool causal) {
+  std::vector<Case> cases = {{.length = 4096, .heads = heads, .causal = causal}};
+  for (const auto& [k, clip] : {std::pair{4, 2}, {4, 4}, {8, 4}, {16, 4}, {64, 2}, {64, 6}}) {
+    cases.push_back({.length = length, .heads = heads, .k = k, .clip = clip, .causal = causal});
+  }
+  turns_of(cases, turns);
+  const Case& dense = cases.front();
+  const double peak = fma_peak(1);
+  for (const Case& c : cases) {
+    const double f = c.forward / c.pairs(), all = (c.forward + c.backward) / c.pairs();
+    nlohmann::ordered_json line = described(c);
+    line["ns_forward"] = 1e9 * f;
+    line["ns_both"] = 1e9 * all;
+    line["times_dense_forward"] = f / (dense.forward / dense.pairs());
+    line["times_dense_both"] = all / ((dense.forward + dense.backward) / dense.pairs());
+    // Useful operations: 6 d for each pair forward and 16 d backward, with labels; dense 4 and 10.
+    const double flops = (c.k > 0 ? 22.0 : 14.0) * static_cast<double>(kWidth);
+    line["of_peak_both"] = flops / all / peak;
+    fmt::print("{}\n", line.dump());
+    std::fflush(stdout);
+  }
+}
+
+void growth(int64_t turns, int64_t longest, int64_t heads, int64_t k) {
+  double last_seconds = 0, last_bytes = 0;
+  for (int64_t n = 4096; n <= longest; n *= 2) {
+    std::vector<Case> cases = {{.length = n, .heads = heads, .k = k, .clip = 4, .causal = false}};
+    turns_of(cases, turns);
+    Case& c = cases.front();
+    c.out = {};
+    memory_tracker().reset_peak();
+    const Tensor out = c.attend();
+    const std::vector<Tensor> outs = {out}, douts = {c.dout};
+    gradients(outs, douts, c.leaves, true);
+    nlohmann::ordered_json line = described(c);
+    const double seconds = c.forward + c.backward,
+                 bytes = static_cast<double>(memory_tracker().peak().total());
+    line["peak_bytes"] = bytes;
+    if (last_seconds > 0) {
+      line["time_exponent"] = std::log2(seconds / last_seconds);
+      line["bytes_ratio"] = bytes / last_bytes;
+    }
+    last_seconds = seconds;
+    last_bytes = bytes;
+    fmt::print("{}\n", line.dump());
+    std::fflush(stdout);
+  }
+}
+
+void crossover(int64_t turns, int64_t longest, int64_t heads, int64_t k) {
+  for (int64_t n = 256; n <= longest; n *= 2) {
+    std::vector<Case> cases = {{.length = n, .heads = heads},
+                               {.length = n, .heads = heads, .k = k, .clip = 4}};
+    turns_of(cases, turns);
+    for (const Case& c : cases) {
+      nlohmann::ordered_json line = described(c);
+      line["times_dense"] =
+          (c.forward + c.backward) / (cases.front().forward + cases.front().backward);
+      fmt::print("{}\n", line.dump());
+    }
+    std::fflush(stdout);
+  }
+}
+
+int64_t option(int argc, char** argv, std::string_view name, int64_t otherwise) {
+  for (int i = 2; i + 1 < argc; ++i) {
+    if (argv[i] == name) return std::atoll(argv[i + 1]);
+  }
+  return otherwise;
+}
+
+}  // namespace
+}  // namespace longspan::bench
+
+int main(int argc, char** argv) {
+  using namespace longspan::bench;
+  longspan::set_num_threads(1);
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  const int64_t turns = option(argc, argv, "--turns", 5), heads = option(argc, argv, "--heads", 4);
+  if (what == "pairs") {
+    pairs(turns, option(argc, argv, "--length", 8192), heads,
+          option(argc, argv, "--causal", 1) != 0);
+  } else if (what == "growth") {
+    growth(turns, option(argc, argv, "--longest", 65536), heads, option(argc, argv, "--k", 4));
+  } else if (what == "crossover") {
+    crossover(turns, option(argc, argv, "--longest", 8192), heads, option(argc, argv, "--k", 4));
+  } else {
+    fmt::print(stderr, "usage: bench_tree pairs|growth|crossover [--turns N] [--heads H] ...\n");
+    return 1;
+  }
+  return 0;
+}

@@ -7,6 +7,7 @@ void register_kernels();
 void register_kernels() {
   register_block_attention();
   register_copy();
+  register_edge_attention();
   register_elementwise();
   register_entmax();
   register_entmax_attention();

@@ -4,6 +4,7 @@ namespace longspan::cuda {
 
 void register_block_attention();
 void register_copy();
+void register_edge_attention();
 void register_elementwise();
 void register_entmax();
 void register_entmax_attention();

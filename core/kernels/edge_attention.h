@@ -24,10 +24,15 @@ struct EdgeTablesOf {
   /// [parts + 1]: the blocks at which parts with about the same number of pairs begin.
   X parts;
   X rows;  ///< [rows, 2]: first run and number of runs of each row
-  /// By key, on devices that need it, else undefined. [keys + 1] and [n, 3]: sources key_begin[j]
-  /// to key_begin[j + 1] of key j are first row, rows, and the number o of the run that holds j in
-  /// each of these rows.
-  X key_begin, sources;
+  /// For devices that compute rows and keys apart, else undefined. [n, 3]: first row, rows, and the
+  /// number of the run that holds a key in each of these rows; the sources of a key are adjacent.
+  X sources;
+  /// [n, 5], by row and by key: the row (key), the run (source) at which the pairs of this piece
+  /// begin and the number of its pairs before that, pairs (at most kEdgePiecePairs), and the number
+  /// among all pieces of rows (keys) that have several, or -1 if it is the only one.
+  X row_pieces, key_pieces;
+  /// [n, 3]: rows (keys) that have several pieces, the first of those and how many there are.
+  X row_cuts, key_cuts;
 
   /// Calls f(tensor) for every tensor of one or several descriptions at once.
   template <class F, class... Tables>
@@ -37,8 +42,11 @@ struct EdgeTablesOf {
     f(tables.labels...);
     f(tables.parts...);
     f(tables.rows...);
-    f(tables.key_begin...);
     f(tables.sources...);
+    f(tables.row_pieces...);
+    f(tables.key_pieces...);
+    f(tables.row_cuts...);
+    f(tables.key_cuts...);
   }
 };
 using EdgeTables = EdgeTablesOf<ConstView>;
@@ -46,6 +54,9 @@ using EdgeTables = EdgeTablesOf<ConstView>;
 /// Rows of a block, at most; and runs of a row, keys and labels of a block whose rows are computed
 /// together.
 inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockRuns = 64, kEdgeBlockKeys = 4096;
+
+/// Pairs of a piece of a row or key, at most.
+inline constexpr int64_t kEdgePiecePairs = 2048;
 
 /// The inputs of edge attention.
 ///   q         [B, H, R, d] f64 or f32, any strides with the last one 1
@@ -55,6 +66,7 @@ struct EdgeAttentionInputs {
   ConstView q, k, v, relation;
   EdgeTables edges;
   int64_t block_keys = 0, block_labels = 0;  ///< at most in a block that is computed together
+  int64_t row_slots = 0, key_slots = 0;      ///< pieces of rows (keys) that have several
   double scale = 1;
   AttentionDropout dropout;  ///< element (b, h, row, key)
 };

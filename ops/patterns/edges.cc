@@ -1,11 +1,14 @@
 #include "ops/patterns/edges.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "autograd/mode.h"
+#include "core/divide.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "ops/copy.h"
@@ -151,37 +154,95 @@ class Blocks {
   int64_t keys_ = 0, labels_ = 0, pairs_ = 0, part_pairs_ = 0;
 };
 
-/// Lists for each key the rows that attend to it, as runs of rows in which the same run holds it.
-void add_sources(EdgeLayout& to) {
-  const std::vector<int32_t> rows = to.rows.to_vector<int32_t>(),
-                             runs = to.runs.to_vector<int32_t>();
-  struct Open {
-    int32_t first = 0, count = 0, number = -1;
-  };
-  std::vector<std::vector<Open>> of_key(static_cast<size_t>(to.n_keys));
-  for (int32_t r = 0; r < to.n_rows; ++r) {
-    const int32_t first = rows[static_cast<size_t>(r) * 2],
-                  n = rows[static_cast<size_t>(r) * 2 + 1];
-    for (int32_t o = 0; o < n; ++o) {
-      const size_t at = static_cast<size_t>(first + o) * 3;
-      for (int32_t j = runs[at]; j < runs[at] + runs[at + 1]; ++j) {
-        std::vector<Open>& list = of_key[static_cast<size_t>(j)];
-        if (!list.empty() && list.back().number == o &&
-            list.back().first + list.back().count == r) {
-          ++list.back().count;
-        } else {
-          list.push_back({r, 1, o});
-        }
-      }
+/// Cuts rows or keys into pieces.
+class Pieces {
+ public:
+  /// Adds an owner whose runs, from `first` on, have these numbers of pairs.
+  void add(int64_t owner, int64_t first, std::span<const int64_t> sizes) {
+    const int64_t pairs = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    const int64_t count = std::max<int64_t>(1, ceil_div(pairs, kernels::kEdgePiecePairs));
+    if (count > 1) append(cuts_, {owner, cut_, count});
+    size_t run = 0;
+    int64_t before = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t n = pairs * (i + 1) / count - pairs * i / count;
+      append(pieces_,
+             {owner, first + static_cast<int64_t>(run), before, n, count > 1 ? cut_++ : -1});
+      for (before += n; run < sizes.size() && before >= sizes[run]; ++run) before -= sizes[run];
     }
   }
-  std::vector<int32_t> begin{0}, sources;
-  for (const std::vector<Open>& list : of_key) {
-    for (const Open& x : list) sources.insert(sources.end(), {x.first, x.count, x.number});
-    begin.push_back(narrow(std::ssize(sources) / 3));
+  void fill(Tensor& pieces, Tensor& cuts, int64_t& slots) const {
+    pieces = host(pieces_, 5);
+    cuts = host(cuts_, 3);
+    slots = cut_;
   }
-  to.key_begin = host(begin, 1);
-  to.sources = host(sources, 3);
+
+ private:
+  static void append(std::vector<int32_t>& to, std::initializer_list<int64_t> numbers) {
+    for (const int64_t x : numbers) to.push_back(narrow(x));
+  }
+
+  std::vector<int32_t> pieces_, cuts_;
+  int64_t cut_ = 0;
+};
+
+/// The rows that attend to each key, as runs of rows in which the same run holds it.
+class Sources {
+ public:
+  explicit Sources(int64_t keys) : of_key_(static_cast<size_t>(keys)) {}
+
+  void add(int64_t row, int64_t number, int64_t key) {
+    std::vector<Run>& list = of_key_[static_cast<size_t>(key)];
+    if (!list.empty() && list.back().number == number &&
+        list.back().first + list.back().rows == row) {
+      ++list.back().rows;
+    } else {
+      list.push_back({row, 1, number});
+    }
+  }
+  void fill(Tensor& sources, Pieces& pieces) const {
+    std::vector<int32_t> all;
+    std::vector<int64_t> sizes;
+    for (size_t key = 0; key < of_key_.size(); ++key) {
+      const int64_t first = std::ssize(all) / 3;
+      sizes.clear();
+      for (const Run& x : of_key_[key]) {
+        sizes.push_back(x.rows);
+        for (const int64_t n : {x.first, x.rows, x.number}) all.push_back(narrow(n));
+      }
+      pieces.add(static_cast<int64_t>(key), first, sizes);
+    }
+    sources = host(all, 3);
+  }
+
+ private:
+  struct Run {
+    int64_t first, rows, number;
+  };
+  std::vector<std::vector<Run>> of_key_;
+};
+
+/// Adds the tables for devices that compute rows and keys apart.
+void add_pieces(EdgeLayout& to) {
+  const std::vector<int32_t> rows = to.rows.to_vector<int32_t>(),
+                             runs = to.runs.to_vector<int32_t>();
+  Pieces row_pieces, key_pieces;
+  Sources sources(to.n_keys);
+  std::vector<int64_t> sizes;
+  for (int64_t r = 0; r < to.n_rows; ++r) {
+    const int32_t first = rows[static_cast<size_t>(r) * 2],
+                  n = rows[static_cast<size_t>(r) * 2 + 1];
+    sizes.clear();
+    for (int32_t o = 0; o < n; ++o) {
+      const int32_t* const run = runs.data() + static_cast<size_t>(first + o) * 3;
+      sizes.push_back(run[1]);
+      for (int32_t j = run[0]; j < run[0] + run[1]; ++j) sources.add(r, o, j);
+    }
+    row_pieces.add(r, first, sizes);
+  }
+  sources.fill(to.sources, key_pieces);
+  row_pieces.fill(to.row_pieces, to.row_cuts, to.row_slots);
+  key_pieces.fill(to.key_pieces, to.key_cuts, to.key_slots);
 }
 
 }  // namespace
@@ -282,7 +343,7 @@ std::shared_ptr<const EdgeLayout> on_device(const std::shared_ptr<const EdgeLayo
   const NoGrad off;
   auto moved = std::make_shared<EdgeLayout>(*layout);
   moved->copy = nullptr;
-  add_sources(*moved);
+  add_pieces(*moved);
   EdgeLayout::visit_tensors(
       [device](Tensor& t) {
         t = to_device(t, device);

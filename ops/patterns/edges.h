@@ -20,6 +20,8 @@ struct EdgeLayout : kernels::EdgeTablesOf<Tensor> {
   /// The most keys, counted once for each number of a run, and the most labels that a block reads
   /// whose rows are computed together.
   int64_t block_keys = 0, block_labels = 0;
+  /// Pieces of rows and of keys that have several, on a device.
+  int64_t row_slots = 0, key_slots = 0;
 
   mutable std::shared_ptr<const EdgeLayout> copy;  ///< on another device, once it was needed there
 

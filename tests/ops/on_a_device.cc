@@ -11,9 +11,11 @@
 #include "core/kernels/gradient.h"
 #include "core/precision.h"
 #include "ops/attention/block_attention.h"
+#include "ops/attention/edge_attention.h"
 #include "ops/attention/lsh.h"
 #include "ops/copy.h"
 #include "ops/matmul.h"
+#include "ops/patterns/tree.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -200,6 +202,42 @@ TEST(OnADevice, AttentionOnTensorCores_parity) {
             << c.name << " " << name_of(t) << " " << i;
       }
     }
+  }
+}
+
+// Rows and keys that are cut into pieces, with dropped pairs.
+TEST(OnADevice, EdgeAttentionDropsTheSamePairs_parity) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  const TreeOptions o{.k = 3, .clip = 2};
+  const auto layout = tree_edges(std::vector<int64_t>{2500}, o);
+  const auto run = [&](Device where) {
+    const Shape shape = {1, 2, layout->n_rows, 9};
+    std::vector<Tensor> all = {normal(shape, Generator{1}, 0, 1, DType::f64),
+                               normal(shape, Generator{2}, 0, 1, DType::f64),
+                               normal(shape, Generator{3}, 0, 1, DType::f64),
+                               normal({o.labels(), 9}, Generator{4}, 0, 1, DType::f64)};
+    for (Tensor& x : all) {
+      x = to_device(x, where);
+      set_requires_grad(x);
+    }
+    const Tensor out =
+        edge_attention(all[0], all[1], all[2], all[3], layout, 0, {0.25F, {true, {42}}});
+    backward(out, to_device(normal(out.shape(), Generator{5}, 0, 1, DType::f64), where));
+    std::vector<Tensor> results = {out.detach()};
+    for (const Tensor& x : all) results.push_back(grad(x));
+    return results;
+  };
+  const std::vector<Tensor> here = run({}), there = run(device);
+  for (size_t i = 0; i < here.size(); ++i) {
+    const std::vector<double> a = contiguous(to_device(there[i], {})).to_vector<double>(),
+                              b = contiguous(here[i]).to_vector<double>();
+    ASSERT_EQ(a.size(), b.size());
+    double worst = 0, largest = 0;
+    for (size_t j = 0; j < a.size(); ++j) {
+      worst = std::max(worst, std::abs(a[j] - b[j]));
+      largest = std::max(largest, std::abs(b[j]));
+    }
+    EXPECT_LE(worst, 1e-12 * largest) << i;
   }
 }
 

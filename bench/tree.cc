@@ -2,9 +2,9 @@
 // in one process; the best turn of each counts, in CPU time of one thread. Prints one JSON line per
 // case.
 //
-//   bench_tree pairs [--turns N] [--length L] [--heads H] [--causal 1]
-//     nanoseconds of an edge, forward and backward, for several k and label clips, and how many
-//     times as much that is as a pair of dense attention (at 4,096 tokens) in the same run
+//   bench_tree pairs [--turns N] [--length L] [--heads H] [--causal 1] [--k K]
+//     nanoseconds of an edge, forward and backward, for several k (or one) and label clips, and how
+//     many times as much that is as a pair of dense attention (at 4,096 tokens) in the same run
 //   bench_tree growth [--turns N] [--longest L] [--heads H] [--k K]
 //     seconds and peak bytes for lengths from 4,096 on, both sides, forward and backward, with the
 //     exponents of their growth
@@ -121,9 +121,10 @@ nlohmann::ordered_json described(const Case& c) {
           {"both", c.forward + c.backward}};
 }
 
-void pairs(int64_t turns, int64_t length, int64_t heads, bool causal) {
-  std::vector<Case> cases = {{.length = 4096, .heads = heads, .causal = causal}};
+void pairs(int64_t turns, int64_t length, int64_t heads, bool causal, int64_t only) {
+  std::vector<Case> cases = {{.length = only > 0 ? 256 : 4096, .heads = heads, .causal = causal}};
   for (const auto& [k, clip] : {std::pair{4, 2}, {4, 4}, {8, 4}, {16, 4}, {64, 2}, {64, 6}}) {
+    if (only > 0 && k != only) continue;
     cases.push_back({.length = length, .heads = heads, .k = k, .clip = clip, .causal = causal});
   }
   turns_of(cases, turns);
@@ -202,7 +203,7 @@ int main(int argc, char** argv) {
   const int64_t turns = option(argc, argv, "--turns", 5), heads = option(argc, argv, "--heads", 4);
   if (what == "pairs") {
     pairs(turns, option(argc, argv, "--length", 8192), heads,
-          option(argc, argv, "--causal", 1) != 0);
+          option(argc, argv, "--causal", 1) != 0, option(argc, argv, "--k", 0));
   } else if (what == "growth") {
     growth(turns, option(argc, argv, "--longest", 65536), heads, option(argc, argv, "--k", 4));
   } else if (what == "crossover") {

@@ -14,7 +14,7 @@ template <class X>
 struct EdgeTablesOf {
   /// [blocks, 5]: first row, rows (at most kEdgeBlockRows), first run, runs of each row, and 1 if
   /// the rows are best computed together, because their runs of the same number have nearly the
-  /// same keys. The blocks cover the rows in order. Run o of the r-th row of a block is run
+  /// same keys. The blocks cover all rows, in any order. Run o of the r-th row of a block is run
   /// first_run + r runs + o.
   X blocks;
   /// [runs, 3]: first key, keys, label list. Key t of a run has the label labels[list + t]; with a

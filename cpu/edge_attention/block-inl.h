@@ -94,6 +94,8 @@ struct KeySegment {
 template <class T>
 class HeldLabels {
  public:
+  static constexpr int64_t kLists = 128;
+
   HeldLabels(T* rows, int64_t capacity, int64_t d) : rows_(rows), capacity_(capacity), d_(d) {}
 
   void forget() { count_ = used_ = 0; }
@@ -144,7 +146,6 @@ class HeldLabels {
     int64_t lo = 0, hi = 0, at = 0;
     int64_t begin = 0, end = 0;  // computed in this block
   };
-  static constexpr int64_t kLists = 128;
   T* rows_;
   int64_t capacity_, d_, count_ = 0, used_ = 0;
   std::array<List, kLists> lists_;
@@ -161,8 +162,6 @@ class BlockTask {
         dropout_(in.dropout),
         d_(in.q.dim(3)),
         width_(in.v.dim(3)),
-        keys_(slab.take(in.block_keys * d_)),
-        values_(slab.take(in.block_keys * width_)),
         q_(slab.take(kRows * d_)),
         q_lanes_(slab.take(kRows * d_)),
         held_(slab.take(in.relation ? 2 * in.block_labels * d_ : 0),
@@ -171,7 +170,7 @@ class BlockTask {
         scores_(slab.take(in.block_keys * kRows)),
         keep_(slab.take(in.dropout.p > 0 ? in.block_keys * kRows : 0)),
         keep_row_(slab.take(in.dropout.p > 0 ? KeepRow<T>::kSize + in.block_keys : 0)),
-        row_(slab.take(std::max(d_, width_))) {
+        rows_(slab.take(kTileRows * std::max(d_, width_))) {
     if (!backward) return;
     slopes_ = slab.take(in.block_keys * kRows);
     dout_ = slab.take(kRows * width_);
@@ -200,15 +199,15 @@ class BlockTask {
       draw(block);
       for (int64_t i = 0; i < count_ * kRows; ++i) scores_[i] *= keep_[i];
     }
-    for (int64_t r = 0; r < block.rows; ++r) {
-      std::fill_n(row_, width_, T{0});
-      mix(scores_, values_, width_, r, row_);
-      const T inverse = sum_[r] > 0 ? 1 / sum_[r] : T{0};
-      T* const y = head.out[block.first + r];
-      for (int64_t c = 0; c < width_; ++c) y[c] = row_[c] * inverse;
-      head.lse[block.first + r] =
-          sum_[r] > 0 ? top_[r] + std::log(sum_[r]) : -std::numeric_limits<T>::infinity();
-    }
+    for_tiles(block, [&](int64_t first, int64_t rows) {
+      mix(scores_, head.v, width_, first);
+      for (int64_t r = first; r < first + rows; ++r) {
+        const T inverse = sum_[r] > 0 ? 1 / sum_[r] : T{0};
+        copy_scaled(rows_ + (r - first) * width_, inverse, width_, head.out[block.first + r]);
+        head.lse[block.first + r] =
+            sum_[r] > 0 ? top_[r] + std::log(sum_[r]) : -std::numeric_limits<T>::infinity();
+      }
+    });
   }
 
   void backward(const Head<T>& head, const Block& block) {
@@ -235,23 +234,52 @@ class BlockTask {
     as_lanes(q_, d_, q_lanes_);
     count_ = segments_used_ = 0;
     for (int64_t o = 0; o < block.runs; ++o) add_segment(block, o);
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      copy_rows(head_->k, segment, d_, keys_);
-      copy_rows(head_->v, segment, width_, values_);
-    }
   }
 
   static void as_lanes(const T* rows, int64_t width, T* lanes) {
-    for (int64_t c = 0; c < width; ++c) {
+    int64_t c = 0;
+    if constexpr (sizeof(T) == 4) {
+      for (; c + 4 <= width; c += 4) {
+        for (int64_t r = 0; r < kRows; r += 4) {
+          transpose_four(rows + r * width + c, width, lanes + c * kRows + r);
+        }
+      }
+    }
+    for (; c < width; ++c) {
       for (int64_t r = 0; r < kRows; ++r) lanes[c * kRows + r] = rows[r * width + c];
     }
   }
-  static void copy_rows(const Rows<T>& from, const KeySegment<T>& s, int64_t width, T* to) {
-    for (int64_t c = 0; c < s.keys; ++c) {
-      std::memcpy(to + (s.at + c) * width, from[s.first + c],
-                  static_cast<size_t>(width) * sizeof(T));
+  /// Transposes 4 x 4 numbers of f32.
+  static HWY_INLINE void transpose_four(const T* from, int64_t stride, T* to) {
+    const hn::CappedTag<T, 4> d;
+    if constexpr (hn::MaxLanes(d) == 4) {
+      const hn::Repartition<double, decltype(d)> dd;
+      const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + stride);
+      const auto e = hn::LoadU(d, from + 2 * stride), f = hn::LoadU(d, from + 3 * stride);
+      const auto low = hn::BitCast(dd, hn::InterleaveLower(d, a, b));
+      const auto high = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
+      const auto low2 = hn::BitCast(dd, hn::InterleaveLower(d, e, f));
+      const auto high2 = hn::BitCast(dd, hn::InterleaveUpper(d, e, f));
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, low, low2)), d, to);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, low, low2)), d, to + kRows);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, high, high2)), d, to + 2 * kRows);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, high, high2)), d, to + 3 * kRows);
+    } else {
+      for (int64_t i = 0; i < 4; ++i) {
+        for (int64_t j = 0; j < 4; ++j) to[j * kRows + i] = from[i * stride + j];
+      }
     }
+  }
+  /// Scores of the block's rows with those of all its keys.
+  void score_keys_of_block(const T* lanes, const Rows<T>& x, int64_t width, T* scores) const {
+    for (int64_t s = 0; s < segments_used_; ++s) {
+      const KeySegment<T>& segment = segments_[s];
+      score_block(lanes, x[segment.first], x.stride, segment.keys, width,
+                  scores + segment.at * kRows);
+    }
+  }
+  static void copy_scaled(const T* from, T factor, int64_t n, T* to) {
+    for (int64_t c = 0; c < n; ++c) to[c] = from[c] * factor;
   }
 
   /// Adds the keys of the runs of number o, if there are any.
@@ -287,7 +315,7 @@ class BlockTask {
   }
 
   void find_scores(const Block& block) {
-    score_block(q_lanes_, keys_, d_, count_, d_, scores_);
+    score_keys_of_block(q_lanes_, head_->k, d_, scores_);
     if (head_->relation != nullptr) {
       held_.begin_block();
       for (int64_t s = 0; s < segments_used_; ++s) {
@@ -353,14 +381,14 @@ class BlockTask {
     const hn::RebindToSigned<Tag<T>> integers;
     using I = hn::TFromD<decltype(integers)>;
     const auto last = hn::Set(integers, static_cast<I>(held_.capacity() * kRows - 1));
+    alignas(64) I places[kRows];  // of key 0
+    for (int64_t r = 0; r < kRows; ++r) places[r] = static_cast<I>(s.shift[r] * kRows + r);
     for_scores(s, [&](int64_t c, int64_t row, T* at) {
-      alignas(64) I places[kRows];
-      for (int64_t r = 0; r < kWidth<T>; ++r) {
-        places[r] = static_cast<I>((s.shift[row + r] + c) * kRows + row + r);
-      }
       // Rows that do not have the key read some score, which is hidden later.
-      const auto place = hn::Min(hn::Max(hn::Load(integers, places), hn::Zero(integers)), last);
-      hn::Store(hn::Add(hn::Load(tag, at), hn::GatherIndex(tag, label_scores_, place)), tag, at);
+      const auto place =
+          hn::Add(hn::Load(integers, places + row), hn::Set(integers, static_cast<I>(c * kRows)));
+      const auto inside = hn::Min(hn::Max(place, hn::Zero(integers)), last);
+      hn::Store(hn::Add(hn::Load(tag, at), hn::GatherIndex(tag, label_scores_, inside)), tag, at);
     });
   }
 
@@ -419,13 +447,51 @@ class BlockTask {
     }
   }
 
-  /// row += sum over the keys of row r of weights[key][r] x[key].
-  void mix(const T* weights, const T* x, int64_t width, int64_t r, T* row) {
+  /// Calls f(first, rows) for tiles of rows.
+  template <class F>
+  static void for_tiles(const Block& block, F&& f) {
+    for (int64_t r = 0; r < block.rows; r += kTileRows) {
+      f(r, std::min<int64_t>(kTileRows, block.rows - r));
+    }
+  }
+
+  /// rows_[i] = sum over keys of weights[key][first + i] x[key], for a tile of rows; with the held
+  /// labels too if `of_labels` has their weights.
+  void mix(const T* weights, const Rows<T>& x, int64_t width, int64_t first,
+           const T* of_labels = nullptr) {
+    int64_t count = 0;
     for (int64_t s = 0; s < segments_used_; ++s) {
       const KeySegment<T>& segment = segments_[s];
-      const int64_t from = segment.at + segment.from[r], n = segment.to[r] - segment.from[r];
-      if (n > 0)
-        add_weighted(weights + from * kRows + r, kRows, x + from * width, width, n, width, row);
+      int64_t from = segment.keys, to = 0;
+      for (int64_t r = first; r < first + kTileRows; ++r) {
+        if (segment.to[r] == segment.from[r]) continue;
+        from = std::min<int64_t>(from, segment.from[r]);
+        to = std::max<int64_t>(to, segment.to[r]);
+      }
+      if (to <= from) continue;
+      terms_[count++] = {weights + (segment.at + from) * kRows + first, x[segment.first + from],
+                         x.stride, to - from};
+    }
+    if (of_labels != nullptr) {
+      held_.for_computed([&](int64_t, int64_t place, int64_t n) {
+        terms_[count++] = {of_labels + place * kRows + first, held_.row(place), d_, n};
+      });
+    }
+    std::fill_n(rows_, kTileRows * width, T{0});
+    add_terms<kTileRows>(terms_.data(), count, 1, kRows, width,
+                         [&](int r) { return rows_ + r * width; });
+  }
+
+  /// to(i) += sum over the block's rows from .. end of weights[i][row] x[row], for n rows of `to`,
+  /// at most a tile, which are distinct if n is a tile.
+  template <class To>
+  static void add_rows(const T* weights, const T* x, int64_t from, int64_t end, int64_t n,
+                       int64_t width, To to) {
+    const Terms<T> terms{weights + from, x + from * width, width, end - from};
+    if (n == kTileRows) return add_terms<kTileRows>(&terms, 1, kRows, 1, width, to);
+    for (int64_t i = 0; i < n; ++i) {
+      const Terms<T> one{weights + i * kRows + from, x + from * width, width, end - from};
+      add_terms<1>(&one, 1, kRows, 1, width, [&](int) { return to(i); });
     }
   }
 
@@ -446,7 +512,7 @@ class BlockTask {
   /// Turns scores into probabilities as they are used, and finds the gradients of the scores.
   void find_slopes() {
     const Tag<T> tag;
-    score_block(dout_lanes_, values_, width_, count_, width_, slopes_);
+    score_keys_of_block(dout_lanes_, head_->v, width_, slopes_);
     for (int64_t c = 0; c < count_; ++c) {
       for (int64_t row = 0; row < kRows; row += kWidth<T>) {
         const int64_t at = c * kRows + row;
@@ -464,45 +530,59 @@ class BlockTask {
     }
   }
 
-  /// Adds to the gradients of keys and values.
+  /// Adds to the gradients of keys and values, for as many keys at a time as a tile has rows.
   void add_to_keys() {
     for (int64_t s = 0; s < segments_used_; ++s) {
       const KeySegment<T>& segment = segments_[s];
-      for (int64_t c = 0; c < segment.keys; ++c) {
+      for (int64_t c = 0; c < segment.keys; c += kTileRows) {
+        const int64_t n = std::min<int64_t>(kTileRows, segment.keys - c);
         int64_t r = 0, end = kRows;
-        while (r < end && (c < segment.from[r] || c >= segment.to[r])) ++r;
-        while (end > r && (c < segment.from[end - 1] || c >= segment.to[end - 1])) --end;
+        const auto without = [&](int64_t row) {
+          return c + n <= segment.from[row] || c >= segment.to[row];
+        };
+        while (r < end && without(r)) ++r;
+        while (end > r && without(end - 1)) --end;
         if (r == end) continue;
-        const int64_t at = (segment.at + c) * kRows + r;
-        add_weighted(scores_ + at, 1, dout_ + r * width_, width_, end - r, width_,
-                     head_->dv[segment.first + c]);
-        add_weighted(slopes_ + at, 1, q_ + r * d_, d_, end - r, d_, head_->dk[segment.first + c]);
+        const int64_t at = (segment.at + c) * kRows, key = segment.first + c;
+        add_rows(scores_ + at, dout_, r, end, n, width_,
+                 [&](int64_t i) { return head_->dv[key + i]; });
+        add_rows(slopes_ + at, q_, r, end, n, d_, [&](int64_t i) { return head_->dk[key + i]; });
       }
     }
   }
 
   /// Writes the gradients of queries, and adds to that of the relation table.
   void add_to_rows(const Block& block) {
-    if (head_->relation != nullptr) sum_slopes_by_label();
-    for (int64_t r = 0; r < block.rows; ++r) {
-      std::fill_n(row_, d_, T{0});
-      mix(slopes_, keys_, d_, r, row_);
-      if (head_->relation != nullptr) {
-        held_.for_computed([&](int64_t, int64_t place, int64_t n) {
-          add_weighted(label_slopes_ + place * kRows + r, kRows, held_.row(place), d_, n, d_, row_);
-        });
-        add_single_labels(r);
-      }
-      T* const y = head_->dq[block.first + r];
-      for (int64_t c = 0; c < d_; ++c) y[c] = row_[c] * head_->scale;
-    }
-    if (head_->relation == nullptr) return;
-    held_.for_computed([&](int64_t label, int64_t place, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) {
-        add_weighted(label_slopes_ + (place + i) * kRows, 1, q_, d_, block.rows, d_,
-                     head_->drelation + tables_.labels[label + i] * d_);
+    const bool labels = head_->relation != nullptr;
+    if (labels) sum_slopes_by_label();
+    for_tiles(block, [&](int64_t first, int64_t rows) {
+      mix(slopes_, head_->k, d_, first, labels ? label_slopes_ : nullptr);
+      for (int64_t r = first; r < first + rows; ++r) {
+        T* const sum = rows_ + (r - first) * d_;
+        if (labels) add_single_labels(r, sum);
+        copy_scaled(sum, head_->scale, d_, head_->dq[block.first + r]);
       }
     });
+    if (!labels) return;
+    held_.for_computed([&](int64_t first, int64_t place, int64_t n) {
+      for (int64_t i = 0; i < n;) {
+        const int32_t* const at = tables_.labels + first + i;
+        const int64_t together = std::min<int64_t>(distinct(at, n - i), kTileRows);
+        add_rows(label_slopes_ + (place + i) * kRows, q_, 0, block.rows, together, d_,
+                 [&](int64_t j) { return head_->drelation + at[j] * d_; });
+        i += together;
+      }
+    });
+  }
+
+  /// Returns how many of n labels, at most a tile, are distinct before one repeats.
+  static int64_t distinct(const int32_t* labels, int64_t n) {
+    for (int64_t i = 1; i < std::min<int64_t>(n, kTileRows); ++i) {
+      for (int64_t j = 0; j < i; ++j) {
+        if (labels[j] == labels[i]) return i;
+      }
+    }
+    return n;
   }
 
   void sum_slopes_by_label() {
@@ -530,7 +610,7 @@ class BlockTask {
   }
 
   /// Adds what runs with one label give row r and the relation table.
-  void add_single_labels(int64_t r) {
+  void add_single_labels(int64_t r, T* row) {
     for (int64_t s = 0; s < segments_used_; ++s) {
       const KeySegment<T>& segment = segments_[s];
       if (!segment.one_label || segment.to[r] == segment.from[r]) continue;
@@ -539,7 +619,7 @@ class BlockTask {
         sum += slopes_[(segment.at + c) * kRows + r];
       }
       const int64_t label = -1 - segment.label[r];
-      add_weighted(&sum, 1, head_->relation + label * d_, d_, 1, d_, row_);
+      add_weighted(&sum, 1, head_->relation + label * d_, d_, 1, d_, row);
       add_weighted(&sum, 1, q_ + r * d_, d_, 1, d_, head_->drelation + label * d_);
     }
   }
@@ -547,17 +627,18 @@ class BlockTask {
   const Tables tables_;
   const kernels::AttentionDropout dropout_;
   const int64_t d_, width_;
-  T *keys_, *values_;  // [keys][d], [keys][width]
-  T *q_, *q_lanes_;    // scaled: [row][d], [d][row]
+  T *q_, *q_lanes_;  // scaled: [row][d], [d][row]
   HeldLabels<T> held_;
   T* label_scores_;  // [label held][row]
   T* scores_;        // [key][row]; probabilities later
-  T *keep_, *keep_row_, *row_;
+  T *keep_, *keep_row_;
+  T* rows_;  // [kTileRows][columns]: sums of a tile
   T *slopes_ = nullptr, *dout_ = nullptr, *dout_lanes_ = nullptr, *label_slopes_ = nullptr;
   alignas(64) T top_[kRows], sum_[kRows], lse_[kRows], delta_[kRows];
   const Head<T>* head_ = nullptr;
   int64_t count_ = 0, segments_used_ = 0;
   std::array<KeySegment<T>, static_cast<size_t>(kernels::kEdgeBlockRuns)> segments_;
+  std::array<Terms<T>, static_cast<size_t>(kernels::kEdgeBlockRuns + HeldLabels<T>::kLists)> terms_;
 };
 
 }  // namespace edge

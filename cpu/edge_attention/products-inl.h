@@ -69,38 +69,73 @@ void score_block(const T* q, const T* x, int64_t stride, int64_t n, int64_t d, T
   }
 }
 
-/// Adds to `Vectors` vectors of y: sum over i < n of weights[i * step] * x[i * stride + .]. The
-/// last vector has `left` columns.
-template <int Vectors, class T>
-HWY_INLINE void add_columns(const T* weights, int64_t step, const T* x, int64_t stride, int64_t n,
-                            T* y, size_t left) {
+/// Weighted rows: n of them, `stride` apart. The weight of row t for result r is
+/// weights[r * result_step + t * term_step], with the steps of the call.
+template <class T>
+struct Terms {
+  const T* weights;
+  const T* rows;
+  int64_t stride, n;
+};
+
+/// Vectors of a tile of results: with their weights and rows they fit the registers.
+template <class T>
+inline constexpr int kTileVectors = HWY_LANES(T) * sizeof(T) >= 64 ? 4 : 2;
+inline constexpr int kTileRows = 4;
+
+/// Adds terms to `Results` rows of `Vectors` vectors, which begin at y(r). Reads and writes columns
+/// [c, c + ...), the last vector `left` of them.
+template <int Results, int Vectors, class T, class Y>
+HWY_INLINE void add_tile(const Terms<T>* terms, int64_t count, int64_t result_step,
+                         int64_t term_step, int64_t c, size_t left, Y y) {
   const hn::ScalableTag<T> d;
   constexpr auto kLane = static_cast<int64_t>(hn::MaxLanes(d));
   const auto columns = [&](int v) { return v + 1 < Vectors ? static_cast<size_t>(kLane) : left; };
-  hn::Vec<decltype(d)> sum[Vectors];
-  for (int v = 0; v < Vectors; ++v) sum[v] = simd::load(d, y + v * kLane, columns(v));
-  for (int64_t i = 0; i < n; ++i) {
-    const auto weight = hn::Set(d, weights[i * step]);
-    for (int v = 0; v < Vectors; ++v) {
-      sum[v] = hn::MulAdd(weight, simd::load(d, x + i * stride + v * kLane, columns(v)), sum[v]);
+  hn::Vec<decltype(d)> sum[Results][Vectors];
+  for (int r = 0; r < Results; ++r) {
+    for (int v = 0; v < Vectors; ++v) sum[r][v] = simd::load(d, y(r) + c + v * kLane, columns(v));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const T *w = terms[i].weights, *x = terms[i].rows + c;
+    for (int64_t t = 0; t < terms[i].n; ++t, w += term_step, x += terms[i].stride) {
+      hn::Vec<decltype(d)> row[Vectors];
+      for (int v = 0; v < Vectors; ++v) row[v] = simd::load(d, x + v * kLane, columns(v));
+      for (int r = 0; r < Results; ++r) {
+        const auto weight = hn::Set(d, w[r * result_step]);
+        for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::MulAdd(weight, row[v], sum[r][v]);
+      }
     }
   }
-  for (int v = 0; v < Vectors; ++v) simd::store(sum[v], d, y + v * kLane, columns(v));
+  for (int r = 0; r < Results; ++r) {
+    for (int v = 0; v < Vectors; ++v) {
+      simd::store(sum[r][v], d, y(r) + c + v * kLane, columns(v));
+    }
+  }
+}
+
+/// y(r)[.] += sum over all terms, for `Results` rows of `width` columns.
+template <int Results, class T, class Y>
+void add_terms(const Terms<T>* terms, int64_t count, int64_t result_step, int64_t term_step,
+               int64_t width, Y y) {
+  constexpr auto kLane = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<T>()));
+  constexpr int64_t kTile = kTileVectors<T> * kLane;
+  int64_t c = 0;
+  for (; c + kTile <= width; c += kTile) {
+    add_tile<Results, kTileVectors<T>>(terms, count, result_step, term_step, c,
+                                       static_cast<size_t>(kLane), y);
+  }
+  for (; c < width; c += kLane) {
+    add_tile<Results, 1>(terms, count, result_step, term_step, c,
+                         static_cast<size_t>(std::min(kLane, width - c)), y);
+  }
 }
 
 /// y += sum over i < n of weights[i * step] * x[i * stride + .], `width` columns.
 template <class T>
 void add_weighted(const T* weights, int64_t step, const T* x, int64_t stride, int64_t n,
                   int64_t width, T* y) {
-  constexpr auto kLane = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<T>()));
-  int64_t c = 0;
-  for (; c + 4 * kLane <= width; c += 4 * kLane) {
-    add_columns<4>(weights, step, x + c, stride, n, y + c, static_cast<size_t>(kLane));
-  }
-  for (; c < width; c += kLane) {
-    add_columns<1>(weights, step, x + c, stride, n, y + c,
-                   static_cast<size_t>(std::min(kLane, width - c)));
-  }
+  const Terms<T> terms{weights, x, stride, n};
+  add_terms<1>(&terms, 1, 0, step, width, [y](int) { return y; });
 }
 
 /// Returns a . b, summed lane by lane.
@@ -114,29 +149,39 @@ HWY_INLINE T dot(const T* a, const T* b, int64_t width) {
   return simd::sum_lanes(d, sum);
 }
 
-/// y[i] = a . x[keys[i]] for i < n, with rows of x `stride` apart.
+/// y[i] = a . x[i * stride + .] for i < n.
 template <class T>
-void dots(const T* a, const T* x, int64_t stride, const int32_t* keys, int64_t n, int64_t width,
-          T* y) {
+void dots(const T* a, const T* x, int64_t stride, int64_t n, int64_t width, T* y) {
   const hn::ScalableTag<T> d;
   int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    const T *x0 = x + keys[i] * stride, *x1 = x + keys[i + 1] * stride,
-            *x2 = x + keys[i + 2] * stride, *x3 = x + keys[i + 3] * stride;
+  for (; i + 4 <= n; i += 4, x += 4 * stride) {
     auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
     simd::for_vectors(d, static_cast<size_t>(width), [&](size_t c, size_t left) {
       const auto q = simd::load(d, a + c, left);
-      s0 = hn::MulAdd(q, simd::load(d, x0 + c, left), s0);
-      s1 = hn::MulAdd(q, simd::load(d, x1 + c, left), s1);
-      s2 = hn::MulAdd(q, simd::load(d, x2 + c, left), s2);
-      s3 = hn::MulAdd(q, simd::load(d, x3 + c, left), s3);
+      s0 = hn::MulAdd(q, simd::load(d, x + c, left), s0);
+      s1 = hn::MulAdd(q, simd::load(d, x + stride + c, left), s1);
+      s2 = hn::MulAdd(q, simd::load(d, x + 2 * stride + c, left), s2);
+      s3 = hn::MulAdd(q, simd::load(d, x + 3 * stride + c, left), s3);
     });
     y[i] = simd::sum_lanes(d, s0);
     y[i + 1] = simd::sum_lanes(d, s1);
     y[i + 2] = simd::sum_lanes(d, s2);
     y[i + 3] = simd::sum_lanes(d, s3);
   }
-  for (; i < n; ++i) y[i] = dot(a, x + keys[i] * stride, width);
+  for (; i < n; ++i, x += stride) y[i] = dot(a, x, width);
+}
+
+/// y[i * stride + .] += weights[i] * x[.] for i < n.
+template <class T>
+void add_to_each(const T* weights, const T* x, int64_t n, int64_t width, T* y, int64_t stride) {
+  const hn::ScalableTag<T> d;
+  for (int64_t i = 0; i < n; ++i, y += stride) {
+    const auto weight = hn::Set(d, weights[i]);
+    simd::for_vectors(d, static_cast<size_t>(width), [&](size_t c, size_t left) {
+      const auto sum = hn::MulAdd(weight, simd::load(d, x + c, left), simd::load(d, y + c, left));
+      simd::store(sum, d, y + c, left);
+    });
+  }
 }
 
 }  // namespace edge

@@ -46,8 +46,8 @@ class RowTask {
         total = total * factor + turn_into_weights(above);
         top = above;
         if (dropout_.p > 0) multiply(scores_, keep_);
-        for_runs([&](int64_t key, int64_t i, int64_t n) {
-          add_weighted(scores_ + i, 1, head.v[key], head.v.stride, n, width_, sum_);
+        for_parts([&](const Part& part) {
+          add_weighted(scores_ + part.at, 1, head.v[part.key], head.v.stride, part.n, width_, sum_);
         });
       });
       const T inverse = total > 0 ? 1 / total : T{0};
@@ -67,15 +67,17 @@ class RowTask {
       for_pieces(block, r, [&] {
         find_scores(head, row);
         turn_into_weights(lse);
-        dots(g, head.v.base, head.v.stride, keys_, count_, width_, slopes_);
+        for_parts([&](const Part& part) {
+          dots(g, head.v[part.key], head.v.stride, part.n, width_, slopes_ + part.at);
+        });
         if (dropout_.p > 0) multiply(slopes_, keep_);
         for (int64_t i = 0; i < count_; ++i) slopes_[i] = scores_[i] * (slopes_[i] - delta);
         if (dropout_.p > 0) multiply(scores_, keep_);
         add_to_keys(head, g);
-        for_runs([&](int64_t key, int64_t i, int64_t n) {
-          add_weighted(slopes_ + i, 1, head.k[key], head.k.stride, n, d_, sum_);
+        for_parts([&](const Part& part) {
+          add_weighted(slopes_ + part.at, 1, head.k[part.key], head.k.stride, part.n, d_, sum_);
+          if (head.relation != nullptr) add_to_labels(head, part);
         });
-        if (head.relation != nullptr) add_to_labels(head);
       });
       T* const y = head.dq[row];
       for (int64_t c = 0; c < d_; ++c) y[c] = sum_[c] * head.scale;
@@ -91,50 +93,54 @@ class RowTask {
     for (int64_t c = 0; c < d_; ++c) q_[c] = from[c] * head.scale;
   }
 
-  /// Calls f() for pieces of the keys of a row, which are then in keys_ and labels_.
+  /// Consecutive keys of a piece, with its labels: those of a list, or one for all (labels null).
+  struct Part {
+    int64_t key, at, n;
+    const int32_t* labels;
+    int32_t label;
+    int32_t label_of(int64_t i) const { return labels == nullptr ? label : labels[i]; }
+  };
+
+  /// Calls f() for pieces of the keys of a row, which are then in parts_.
   template <class F>
   void for_pieces(const Block& block, int64_t r, F&& f) {
-    count_ = 0;
+    count_ = parts_used_ = 0;
     for (int64_t o = 0; o < block.runs; ++o) {
       const int32_t* const run = block.run(tables_, r, o);
-      for (int32_t t = 0; t < run[1];) {
-        const auto n = static_cast<int32_t>(std::min<int64_t>(run[1] - t, kPiece - count_));
-        for (int32_t i = 0; i < n; ++i) {
-          keys_[count_ + i] = run[0] + t + i;
-          labels_[count_ + i] = run[2] < 0 ? -1 - run[2] : tables_.labels[run[2] + t + i];
-        }
+      for (int64_t t = 0; t < run[1];) {
+        const int64_t n = std::min<int64_t>(run[1] - t, kPiece - count_);
+        const bool list = run[2] >= 0;
+        parts_[parts_used_++] = {run[0] + t, count_, n,
+                                 list ? tables_.labels + run[2] + t : nullptr,
+                                 list ? 0 : -1 - run[2]};
         count_ += n;
         t += n;
         if (count_ < kPiece) continue;
         f();
-        count_ = 0;
+        count_ = parts_used_ = 0;
       }
     }
     if (count_ > 0) f();
   }
-
-  /// Calls f(first key, its place in the piece, number) for runs of consecutive keys.
   template <class F>
-  void for_runs(F&& f) const {
-    for (int64_t i = 0; i < count_;) {
-      int64_t n = 1;
-      while (i + n < count_ && keys_[i + n] == keys_[i] + n) ++n;
-      f(keys_[i], i, n);
-      i += n;
-    }
+  void for_parts(F&& f) const {
+    for (int64_t i = 0; i < parts_used_; ++i) f(parts_[i]);
   }
 
   void find_scores(const Head<T>& head, int64_t row) {
-    dots(q_, head.k.base, head.k.stride, keys_, count_, d_, scores_);
-    if (head.relation != nullptr) {
+    for_parts([&](const Part& part) {
+      T* const scores = scores_ + part.at;
+      dots(q_, head.k[part.key], head.k.stride, part.n, d_, scores);
+      if (head.relation == nullptr) return;
       int32_t known = -1;  // the label whose score `of_label` is
       T of_label = 0;
-      for (int64_t i = 0; i < count_; ++i) {
-        if (labels_[i] != known) of_label = dot(q_, head.relation + labels_[i] * d_, d_);
-        known = labels_[i];
-        scores_[i] += of_label;
+      for (int64_t i = 0; i < part.n; ++i) {
+        const int32_t label = part.label_of(i);
+        if (label != known) of_label = dot(q_, head.relation + label * d_, d_);
+        known = label;
+        scores[i] += of_label;
       }
-    }
+    });
     if (dropout_.p > 0) draw(head, row);
   }
 
@@ -142,12 +148,11 @@ class RowTask {
     const KeepRow<T> keep(dropout_, head.number);
     HeadSegment all;
     all.keys = std::numeric_limits<int32_t>::max();
-    // Later runs overwrite what was written beyond earlier ones.
-    for_runs([&](int64_t key, int64_t i, int64_t n) {
+    for_parts([&](const Part& part) {
       alignas(64) T factors[KeepRow<T>::kSize + kPiece];
-      const int64_t start = key % 4;
-      keep.fill(row, all, key - start, start, start + n, factors);
-      std::copy_n(factors + start, n, keep_ + i);
+      const int64_t start = part.key % 4;
+      keep.fill(row, all, part.key - start, start, start + part.n, factors);
+      std::copy_n(factors + start, part.n, keep_ + part.at);
     });
   }
 
@@ -172,19 +177,19 @@ class RowTask {
   }
 
   void add_to_keys(const Head<T>& head, const T* g) {
-    for (int64_t i = 0; i < count_; ++i) {
-      add_weighted(scores_ + i, 1, g, 0, 1, width_, head.dv[keys_[i]]);
-      add_weighted(slopes_ + i, 1, q_, 0, 1, d_, head.dk[keys_[i]]);
-    }
+    for_parts([&](const Part& part) {
+      add_to_each(scores_ + part.at, g, part.n, width_, head.dv[part.key], head.dv.stride);
+      add_to_each(slopes_ + part.at, q_, part.n, d_, head.dk[part.key], head.dk.stride);
+    });
   }
 
-  void add_to_labels(const Head<T>& head) {
-    for (int64_t i = 0; i < count_;) {
-      const int32_t label = labels_[i];
+  void add_to_labels(const Head<T>& head, const Part& part) {
+    for (int64_t i = 0; i < part.n;) {
+      const int32_t label = part.label_of(i);
       T sum = 0;
-      for (; i < count_ && labels_[i] == label; ++i) sum += slopes_[i];
-      add_weighted(&sum, 1, head.relation + label * d_, d_, 1, d_, sum_);
-      add_weighted(&sum, 1, q_, 0, 1, d_, head.drelation + label * d_);
+      for (; i < part.n && part.label_of(i) == label; ++i) sum += slopes_[part.at + i];
+      add_to_each(&sum, head.relation + label * d_, 1, d_, sum_, 0);
+      add_to_each(&sum, q_, 1, d_, head.drelation + label * d_, 0);
     }
   }
 
@@ -192,8 +197,8 @@ class RowTask {
   const kernels::AttentionDropout dropout_;
   const int64_t d_, width_;
   T *q_, *sum_, *scores_, *slopes_, *keep_;
-  int64_t count_ = 0;
-  int32_t keys_[kPiece], labels_[kPiece];
+  int64_t count_ = 0, parts_used_ = 0;
+  Part parts_[kPiece];
 };
 
 }  // namespace edge

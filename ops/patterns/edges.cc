@@ -1,6 +1,7 @@
 #include "ops/patterns/edges.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <limits>
 #include <mutex>
@@ -19,7 +20,7 @@ namespace {
 constexpr const char* kOp = "edge layout";
 /// Pairs of a block whose rows are computed one by one, and of a part, at most unless a row has
 /// more.
-constexpr int64_t kBlockPairs = 8192, kPartPairs = 32768;
+constexpr int64_t kBlockPairs = 512, kPartPairs = 32768;
 /// Rows are computed together if their keys, as one list for all, are at most this many times as
 /// many pairs as there are.
 constexpr int64_t kWaste = 4;
@@ -75,11 +76,25 @@ class Blocks {
     }
   }
 
+  /// Blocks that read the same keys first come after each other, so that they find them in a cache:
+  /// in a tree the spans after the leaves that they cover.
   void fill(EdgeLayout& to) {
-    if (part_pairs_ > 0 || parts_.empty()) parts_.push_back(blocks());
-    to.blocks = host(blocks_, 5);
+    std::stable_sort(blocks_.begin(), blocks_.end(),
+                     [](const Block& a, const Block& b) { return a.reach < b.reach; });
+    std::vector<int32_t> blocks, parts;
+    int64_t pairs = kPartPairs;
+    for (const Block& block : blocks_) {
+      if (pairs >= kPartPairs) {
+        parts.push_back(narrow(std::ssize(blocks) / 5));
+        pairs = 0;
+      }
+      pairs += block.pairs;
+      blocks.insert(blocks.end(), block.numbers.begin(), block.numbers.end());
+    }
+    parts.push_back(narrow(std::ssize(blocks) / 5));
+    to.blocks = host(blocks, 5);
     to.runs = host(runs_, 3);
-    to.parts = host(parts_, 1);
+    to.parts = host(parts, 1);
     to.rows = host(rows_, 2);
     to.block_keys = keys_;
     to.block_labels = labels_;
@@ -101,7 +116,11 @@ class Blocks {
     for (int64_t r = from; r < to; ++r) most = std::max(most, runs_of(r));
     return most;
   }
-  int32_t blocks() const { return narrow(std::ssize(blocks_) / 5); }
+  struct Block {
+    std::array<int32_t, 5> numbers;
+    int64_t reach;  // the end of its first runs
+    int64_t pairs;
+  };
 
   /// Pairs of rows, and what they read together: keys and labels for each number of a run. `mixed`
   /// counts numbers where some runs have one label and others a list.
@@ -130,28 +149,28 @@ class Blocks {
   }
 
   void add(int64_t from, int64_t rows, bool together) {
-    if (part_pairs_ == 0) parts_.push_back(blocks());
     const int64_t runs = most_runs(from, from + rows);
-    for (const int64_t x : {from, rows, std::ssize(runs_) / 3, runs, int64_t{together}}) {
-      blocks_.push_back(narrow(x));
-    }
+    Block block{
+        {narrow(from), narrow(rows), narrow(std::ssize(runs_) / 3), narrow(runs), together}, 0, 0};
     for (int64_t r = from; r < from + rows; ++r) {
       rows_.push_back(narrow(std::ssize(runs_) / 3));
       rows_.push_back(narrow(runs));
+      if (runs_of(r) > 0) block.reach = std::max(block.reach, run(r, 0).first + run(r, 0).keys);
       for (int64_t o = 0; o < runs; ++o) {
         const EdgeRun x = o < runs_of(r) ? run(r, o) : EdgeRun{};
         for (const int64_t n : {x.first, x.keys, x.label}) runs_.push_back(narrow(n));
-        pairs_ += x.keys;
-        part_pairs_ += x.keys;
+        block.pairs += x.keys;
       }
     }
-    if (part_pairs_ >= kPartPairs) part_pairs_ = 0;
+    pairs_ += block.pairs;
+    blocks_.push_back(block);
   }
 
   const std::vector<EdgeRun>& given_;
   const std::vector<int64_t>& begin_;
-  std::vector<int32_t> blocks_, runs_, parts_, rows_;
-  int64_t keys_ = 0, labels_ = 0, pairs_ = 0, part_pairs_ = 0;
+  std::vector<Block> blocks_;
+  std::vector<int32_t> runs_, rows_;
+  int64_t keys_ = 0, labels_ = 0, pairs_ = 0;
 };
 
 /// Cuts rows or keys into pieces.

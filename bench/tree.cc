@@ -10,7 +10,7 @@
 //     exponents of their growth
 //   bench_tree crossover [--turns N] [--longest L] [--heads H] [--k K]
 //     seconds of the causal tree and of our causal attention over the same tokens, forward and
-//     backward, for lengths from 256 on; bench/peers/tree.py has PyTorch's
+//     backward, for lengths from 256 on; bench/peers/lengths.py --groups tree has PyTorch's
 
 #include <fmt/format.h>
 #include <time.h>

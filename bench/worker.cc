@@ -30,6 +30,7 @@
 #include "models/reformer/reformer.h"
 #include "models/transformer/transformer.h"
 #include "ops/attention/block_attention.h"
+#include "ops/attention/edge_attention.h"
 #include "ops/attention/linear_attention.h"
 #include "ops/attention/lsh.h"
 #include "ops/copy.h"
@@ -38,6 +39,7 @@
 #include "ops/norm.h"
 #include "ops/optim.h"
 #include "ops/patterns/pattern.h"
+#include "ops/patterns/tree.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"
 #include "train/optimizer.h"
@@ -179,6 +181,23 @@ Workload linear(const Json& request) {
     return linear_attention(in[0], in[1], in[2], projection, options).out;
   };
   return differentiable(forward, heads(shape), request.at("pass"));
+}
+
+/// Attention over a binary tree of `length` tokens, with relations: queries, keys and values of all
+/// nodes. Causal unless the request says otherwise.
+Workload tree(const Json& request) {
+  const Json& shape = request.at("shape");
+  const TreeOptions options{
+      .k = shape.at("k"), .clip = shape.value("clip", 4), .causal = request.value("causal", true)};
+  const int64_t length = shape.at("length"), width = shape.at("width");
+  Json nodes = shape;
+  nodes["length"] = Tree{length}.nodes();
+  std::vector<Tensor> in = heads(nodes);
+  in.push_back(made({options.labels(), width}, 4, 1.0f));
+  const auto forward = [options, length](const std::vector<Tensor>& x) {
+    return edge_attention(x[0], x[1], x[2], x[3], tree_edges(std::span(&length, 1), options));
+  };
+  return differentiable(forward, in, request.at("pass"));
 }
 
 /// LSH attention of shared queries and keys to hashed chunks and those before them, including hash
@@ -374,6 +393,7 @@ const std::map<std::string, Maker> makers = {
     {"reformer_step", reformer_step},
     {"lsh", lsh},
     {"linear_attention", linear},
+    {"tree", tree},
 };
 
 struct Sample {

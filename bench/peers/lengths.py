@@ -11,6 +11,8 @@ Groups:
               dense oracle under a mask for families that no package implements
     performer attention by 64, 128 and 266 positive features beside our exact attention and PyTorch's,
               causal and not
+    tree      attention over a binary tree of the tokens, with 4, 16 and 64 neighbours on each level,
+              beside our exact attention and PyTorch's, causal and not
     longformer, longformer_globals, led, bigbird
               the layer with its projections, in transformers and in Longspan
 
@@ -34,6 +36,7 @@ FAMILIES = ("fixed", "strided", "blockbert", "bigbird", "longformer", "longforme
 ORACLES = ("fixed", "strided", "blockbert", "longformer", "etc")
 LONGEST_ORACLE = 2048  # which keeps several matrices of length by length
 FEATURES = (64, 128, 266)
+NEIGHBOURS = (4, 16, 64)
 LAYERS = ("longformer", "longformer_globals", "led", "bigbird")
 LENGTHS = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 BUDGET, LEAST_ROUNDS = 45, 3  # seconds of a length's turns
@@ -41,12 +44,14 @@ BUDGET, LEAST_ROUNDS = 45, 3  # seconds of a length's turns
 
 def contestants(group, length):
     """label -> (worker, workload, family). Labels tell whose it is."""
-    if group == "performer":
+    if group in ("performer", "tree"):
         found = {f"{kind} {f}": (whose, workload, f) for kind, whose, workload in
                  (("longspan", "longspan", "family"), ("torch", "torch", "oracle"))
                  for f in ("dense", "causal")}
-        return found | {f"longspan {m} features {f}": ("longspan", "linear_attention", (m, f))
-                        for m in FEATURES for f in ("dense", "causal")}
+        name, workload, numbers = (("features", "linear_attention", FEATURES)
+                                   if group == "performer" else ("neighbours", "tree", NEIGHBOURS))
+        return found | {f"longspan {m} {name} {f}": ("longspan", workload, (m, f))
+                        for m in numbers for f in ("dense", "causal")}
     if group in LAYERS:
         return {"longspan": ("longspan", "layer", group),
                 "transformers": ("torch", "layer", group)}
@@ -78,8 +83,8 @@ class Group:
             self.workers[label] = self.start(kind)
         shape = {"heads": self.options.heads, "length": length, "width": self.options.width}
         more = {"family": family}
-        if workload == "linear_attention":
-            shape["features"] = family[0]
+        if workload in ("linear_attention", "tree"):
+            shape["features" if workload == "linear_attention" else "k"] = family[0]
             more = {"pass": "both", "causal": family[1] == "causal"}
         return self.workers[label].ask(workload=workload, shape=shape, variant=kind, threads=1,
                                        repeats=1, seconds=self.options.seconds, **more)

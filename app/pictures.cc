@@ -184,30 +184,31 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
 
   std::vector<Tensor> maps;  // [H, L, T] for each layer; T may differ from L and between layers
-  int64_t keys = 0;
+  int64_t rows = 0, keys = 0;
   for (int64_t layer = 0; layer < std::min(run.model->layers(), drawn_layers); ++layer) {
     maps.push_back(run.model->attention_map(tokens, layer));
+    rows = std::max(rows, maps.back().dim(1));
     keys = std::max(keys, maps.back().dim(2));
   }
   const auto layers = static_cast<int64_t>(maps.size());
   const int64_t heads = std::min(maps[0].dim(0), drawn_heads);
 
-  PanelPicture grid(0, layers, heads, n, keys);
+  PanelPicture grid(0, layers, heads, rows, keys);
   for (int64_t layer = 0; layer < layers; ++layer) {
     const Tensor& map = maps[static_cast<size_t>(layer)];
     const std::vector<float> p = map.to_vector<float>();
-    const int64_t columns = map.dim(2);
-    for (int64_t i = 0; i < heads * n * columns; ++i) {
+    const int64_t own = map.dim(1), columns = map.dim(2);
+    for (int64_t i = 0; i < heads * own * columns; ++i) {
       const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
       if (share > 0) {
-        grid.set(layer, i / (n * columns), i / columns % n, i % columns, share);
+        grid.set(layer, i / (own * columns), i / columns % own, i % columns, share);
       }
     }
   }
   const PanelPicture::Text text{
       fmt::format("attention of {} to {} tokens", run.config.model_name, n),
       fmt::format("keys 0 to {} of every head", keys - 1),
-      fmt::format("queries 0 to {} of every layer", n - 1)};
+      fmt::format("queries 0 to {} of every layer", rows - 1)};
   grid.write(picture(run.out, "attention.png"), text,
              0.25);  // a probability of 1/100 gets about a third of the colour range
   return true;
@@ -233,7 +234,7 @@ std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_
       int64_t used = 0, seen = 0;
       count_pairs(outline, head, [&](int64_t row, int64_t column) {
         ++seen;
-        used += p[static_cast<size_t>((head * n + row) * map.dim(2) + column)] > 0;
+        used += p[static_cast<size_t>((head * map.dim(1) + row) * map.dim(2) + column)] > 0;
       });
       sparse = sparse || used < seen;
       line += fmt::format(" {:.1f} %", 100 * static_cast<double>(used) /

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/tensor.h"
 #include "nn/after_step.h"
 #include "nn/auxiliary_loss.h"
+#include "nn/edge_rows.h"
 #include "nn/global.h"
 #include "nn/module.h"
 #include "nn/segment.h"
@@ -36,6 +38,10 @@ struct LayerContext {
   Tensor lengths;       ///< i64 [B]: number of valid rows of x, for layers that make their own
                         ///< patterns
   GlobalTokens global;  ///< rows that see and are seen by all, for the same layers
+
+  /// Of layers with edge attention, in place of `pattern`: the rows and their keys, those of a
+  /// stack's last layer if they are others, and the rows of `encoder_output` that rows attend to.
+  std::shared_ptr<const EdgeRows> edges, last_edges, encoder_edges;
 
   /// Sinusoids of distances n - 1 to 0, [n, D], for layers with Transformer-XL's positions.
   Tensor distances;

@@ -1,6 +1,9 @@
 #include "nn/outline.h"
 
+#include <utility>
+
 #include "core/error.h"
+#include "ops/patterns/edges.h"
 #include "ops/patterns/pairs.h"
 
 namespace longspan {
@@ -16,6 +19,15 @@ OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
                          const std::function<void(int64_t row, int64_t column)>& visit) {
   OutlineCount total;
   for (const AttentionCall& call : outline.calls) {
+    if (call.edges != nullptr) {
+      total.attended += call.edges->pairs;
+      total.computed += call.edges->pairs;
+      if (!visit) continue;
+      for (const Edge& e : edges_of(*call.edges)) {
+        visit(place(call.query_at, e.row), place(call.key_at, e.key));
+      }
+      continue;
+    }
     const auto each = [&](int64_t i, int segment, int64_t j) {
       visit(place(call.query_at, i), place(segment == 0 ? call.key_at : call.side_at, j));
     };
@@ -42,6 +54,17 @@ AttentionOutline outline_of(const LayerContext& ctx, int64_t layer, int64_t head
   for (const AttentionPattern& more : ctx.also) {
     outline.calls.push_back({.pattern = more, .queries = queries, .keys = keys});
   }
+  return outline;
+}
+
+AttentionOutline outline_of(const EdgeRows& rows, int64_t heads, int64_t nodes) {
+  AttentionOutline outline{.rows = nodes, .columns = nodes, .heads = heads, .calls = {}};
+  AttentionCall call{
+      .pattern = {}, .queries = rows.layout->n_rows, .keys = nodes, .edges = rows.layout};
+  for (int64_t i = 0; i < call.queries; ++i) {
+    call.query_at.push_back(static_cast<int32_t>(rows.first + i));
+  }
+  outline.calls.push_back(std::move(call));
   return outline;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "nn/layer.h"
@@ -14,6 +15,8 @@ struct AttentionCall {
   AttentionPattern pattern;
   int64_t queries = 0, keys = 0, side_keys = 0;
   std::vector<int32_t> query_at = {}, key_at = {}, side_at = {};
+  std::shared_ptr<const EdgeLayout> edges =
+      nullptr;  ///< if given, the pairs, in place of `pattern`
 };
 
 /// Which tokens see which in one layer, over one segment: for plots and counts.
@@ -33,5 +36,8 @@ OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
 /// `queries` rows, the last of `keys` keys.
 AttentionOutline outline_of(const LayerContext& ctx, int64_t layer, int64_t heads, int64_t queries,
                             int64_t keys);
+/// Returns the outline of a layer of edge attention over `nodes` nodes, which are rows and columns;
+/// rows that the layer does not compute have no pairs.
+AttentionOutline outline_of(const EdgeRows& rows, int64_t heads, int64_t nodes);
 
 }  // namespace longspan

@@ -101,6 +101,10 @@ class Walk {
 Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext& ctx,
                                         const SegmentMemory& memory, Pass pass,
                                         std::vector<Tensor>* each) const {
+  require<NotImplemented>(ctx.last_edges == nullptr || ctx.decoding, "stack",
+                          "memory = {} computes the same rows in every layer; the last layer of "
+                          "this model computes fewer, so choose standard, lean or checkpoint",
+                          policy_.text());
   Result result;
   result.memory.layers.resize(blocks_.size());
   NewestRows newest(ctx.mem_len);

@@ -39,6 +39,10 @@ Tensor Block::normed(const Branch& b, const Tensor& x) const {
   return place_ == NormPlace::pre && x ? b.norm.forward(x) : x;
 }
 
+Tensor Block::computed_rows(const Branch& b, const Tensor& x, const LayerContext& ctx) const {
+  return ctx.edges != nullptr && &b == &branches_.front() ? ctx.edges->of(x) : x;
+}
+
 Output Block::branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
                             const LayerContext& ctx, Pass pass) const {
   if (chunks_ > 1 && b.layer->position_wise()) {
@@ -82,7 +86,7 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     const Scope scope(b.name);
     const Normalization* const norm = place_ == NormPlace::pre ? &b.norm : nullptr;
     Output out = branch_output(b, norm, x, local, pass.at(b.name));
-    const Tensor sum = add(x, out.y);
+    const Tensor sum = add(computed_rows(b, x, ctx), out.y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
@@ -116,7 +120,7 @@ Tensor Block::branch_input(std::string_view name, const Tensor& input,
   for (const Branch& b : branches_) {
     Tensor in = normed(b, x);
     if (b.name == name) return in;
-    const Tensor sum = add(x, b.layer->forward(in, ctx, Pass{}).y);
+    const Tensor sum = add(computed_rows(b, x, ctx), b.layer->forward(in, ctx, Pass{}).y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
   }
   fail<ValueError>("block", "there is no branch \"{}\"", name);
@@ -178,6 +182,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
     const Scope scope("layers", static_cast<long>(layer));
     LayerContext local = all->ctx;
     if (!all->patterns.empty()) local.pattern = all->patterns[i];
+    if (i + 1 == blocks_.size() && local.last_edges) local.edges = local.last_edges;
     local.memory = all->memory.layers.empty() ? LayerMemory{} : all->memory.layers[i];
     local.encoder_output = streams[1];
     const Tensor x = streams[0];
@@ -210,6 +215,7 @@ Tensor Stack::attention_input(int64_t layer, const Tensor& input, LayerContext& 
   const LayerContext all = ctx;
   const auto see = [&](int64_t i) {
     if (!all.layer_patterns.empty()) ctx.pattern = all.layer_patterns[static_cast<size_t>(i)];
+    if (i + 1 == size() && all.last_edges) ctx.edges = all.last_edges;
   };
   Tensor x = input;
   for (int64_t i = 0; i < layer && !two_streams(); ++i) {

@@ -31,7 +31,8 @@ struct Branch {
 /// Residual branches in sequence:
 ///   pre:  x <- x + Drop(layer(norm(x)))       post:  x <- norm(x + Drop(layer(x)))
 /// The block's own position vectors, if any, are added to the input first. Only the first branch
-/// sees the earlier states of ctx.memory; with pre-norm they pass through its norm, as x does.
+/// sees the earlier states of ctx.memory; with pre-norm they pass through its norm, as x does. With
+/// ctx.edges, the result has only the rows that they name, of which the first branch computes each.
 class Block : public Layer {
  public:
   Block(NormPlace place, float dropout, std::vector<Branch> branches,
@@ -66,6 +67,8 @@ class Block : public Layer {
   LayerContext inner_context(const Tensor& x, const LayerContext& ctx) const;
   /// Returns the input of a branch: x through its norm, or x itself.
   Tensor normed(const Branch& b, const Tensor& x) const;
+  /// Returns the rows of the branch's input x that it computes: all, except in the first one.
+  Tensor computed_rows(const Branch& b, const Tensor& x, const LayerContext& ctx) const;
   /// Drop(layer(norm(x))), or Drop(layer(x)) without a norm: what is added to a stream.
   Output branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
                        const LayerContext& ctx, Pass pass) const;
@@ -98,13 +101,13 @@ class Stack : public Module {
   Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
 
   /// `memory` is empty or has an entry for each layer, and replaces ctx.memory; likewise
-  /// ctx.layer_patterns replaces ctx.pattern. Throws ValueError if their sizes differ from the
-  /// number of layers. In training each block is left out with probability ctx.layer_drop, except
-  /// on the meta device: its input is its output. The host reads the draws, so that such a step is
-  /// not recorded. Throws NotImplemented if the stack has two streams. The result's memory holds
-  /// what layers made for it (Output::kept); else, with ctx.mem_len, the newest inputs of each
-  /// layer, with two streams those of the stream that the layer reads. `each`, if given, receives
-  /// the output of every layer.
+  /// ctx.layer_patterns replaces ctx.pattern, and ctx.last_edges ctx.edges in the last layer.
+  /// Throws ValueError if their sizes differ from the number of layers. In training each block is
+  /// left out with probability ctx.layer_drop, except on the meta device: its input is its output.
+  /// The host reads the draws, so that such a step is not recorded. Throws NotImplemented if the
+  /// stack has two streams. The result's memory holds what layers made for it (Output::kept); else,
+  /// with ctx.mem_len, the newest inputs of each layer, with two streams those of the stream that
+  /// the layer reads. `each`, if given, receives the output of every layer.
   Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;

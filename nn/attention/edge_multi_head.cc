@@ -1,0 +1,132 @@
+#include "nn/attention/edge_multi_head.h"
+
+#include "autograd/mode.h"
+#include "core/kernels/copy.h"
+#include "nn/attention/decoding_memory.h"
+#include "nn/attention/multi_head.h"
+#include "ops/attention/edge_attention.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "edge attention";
+
+/// Returns `old` [B, H, places, d] with the rows of `fresh` [B, H, n, d] at their places.
+Tensor placed(const Tensor& old, const Tensor& fresh, const EdgeRows& rows) {
+  Tensor cache = old;
+  if (!old || old.dim(2) < rows.slots) {
+    Shape shape = fresh.shape();
+    shape[2] = rows.slots;
+    // Rows that do not exist yet are zero: kernels may multiply them by probabilities of 0.
+    cache = Tensor::zeros(shape, fresh.dtype(), fresh.device(), Category::memory);
+    for (const RowRun& run : old ? rows.moved : std::vector<RowRun>{}) {
+      kernels::copy(cache.device(), memory_slots(old, run.from, run.count).view(),
+                    memory_slots(cache, run.to, run.count).mut());
+    }
+  }
+  for (const RowRun& run : rows.written) {
+    kernels::copy(cache.device(), narrow(fresh, 2, run.from, run.count).view(),
+                  memory_slots(cache, run.to, run.count).mut());
+  }
+  return cache;
+}
+
+void require_no_recording() {
+  require<GradientError>(!autograd::recording(), kName,
+                         "decoding keeps keys and values without history; use NoGrad");
+}
+
+}  // namespace
+
+EdgeMultiHead::EdgeMultiHead(const EdgeMultiHeadOptions& o, const Init& init) : options_(o) {
+  require(o.n_head >= 1 && o.d_model % o.n_head == 0, kName,
+          "d_model {} is not a multiple of n_head {}", o.d_model, o.n_head);
+  q_ = Linear(o.d_model, o.d_model, false, init.at("q"), o.weights);
+  k_ = Linear(o.d_model, o.d_model, false, init.at("k"), o.weights);
+  v_ = Linear(o.d_model, o.d_model, false, init.at("v"), o.weights);
+  out_ = Linear(o.d_model, o.d_model, false, init.at("out"), o.weights);
+  if (o.labels > 0) {
+    relation_ = init.at("relation").make({o.labels, o.d_model / o.n_head}, o.weights);
+  }
+}
+
+void EdgeMultiHead::visit(Visitor& v) {
+  v("q", q_)("k", k_)("v", v_)("out", out_)("relation", relation_);
+}
+
+Tensor EdgeMultiHead::split_heads(const Tensor& x) const {
+  return transpose(unflatten(x, -1, options_.n_head, x.dim(-1) / options_.n_head), 1, 2);
+}
+
+Tensor EdgeMultiHead::merge(const Tensor& heads) const {
+  return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));
+}
+
+Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  if (options_.cross) return forward_cross(x, ctx, pass);
+  require(ctx.edges != nullptr, kName, "no layout is given; set LayerContext::edges");
+  const EdgeRows& rows = *ctx.edges;
+  Output result;
+  result.memory = ctx.memory;
+  const Tensor q = split_heads(q_.forward(rows.of(x)));
+  Tensor k = split_heads(k_.forward(x)), v = split_heads(v_.forward(x));
+  if (ctx.decoding) {
+    require_no_recording();
+    k = result.memory.keys = placed(ctx.memory.keys, k, rows);
+    v = result.memory.values = placed(ctx.memory.values, v, rows);
+  }
+  const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};
+  result.y =
+      merge(edge_attention(q, k, v, relation, rows.layout, 0, {options_.dropout, pass.at("attn")}));
+  return result;
+}
+
+Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  require(ctx.encoder_edges != nullptr && ctx.encoder_output, kName,
+          "cross-attention has no input; set LayerContext::encoder_output and encoder_edges");
+  const auto& layout = ctx.encoder_edges->layout;
+  const int64_t batch = x.dim(0), n = layout->n_rows / batch;
+  if (n * batch != layout->n_rows || n > x.dim(1)) {
+    fail_with<ShapeError>(
+        kName, fmt::format("a layout of {} rows does not fit the samples", layout->n_rows),
+        {{"x", x}});
+  }
+  Output result;
+  LayerMemory& memory = result.memory = ctx.memory;
+  Tensor k = memory.context_keys, v = memory.context_values;
+  if (!k) {
+    k = split_heads(k_.forward(ctx.encoder_output));
+    v = split_heads(v_.forward(ctx.encoder_output));
+  }
+  if (ctx.decoding) {
+    require_no_recording();
+    memory.context_keys = k;
+    memory.context_values = v;
+  }
+  const Tensor rows = narrow(x, 1, 0, n);
+  const Tensor q = split_heads(q_.forward(reshape(rows, {1, batch * n, x.dim(2)})));
+  const Tensor y =
+      merge(edge_attention(q, k, v, {}, layout, 0, {options_.dropout, pass.at("attn")}));
+  result.y = reshape(y, rows.shape());
+  if (n < x.dim(1)) {
+    const Shape rest{batch, x.dim(1) - n, x.dim(2)};
+    result.y = concat({result.y, Tensor::zeros(rest, x.dtype(), x.device())}, 1);
+  }
+  return result;
+}
+
+Tensor EdgeMultiHead::probabilities(const Tensor& x, const LayerContext& ctx) const {
+  const NoGrad off;
+  require<NotImplemented>(!options_.cross, kName, "cross-attention gives no probabilities");
+  const EdgeRows& rows = *ctx.edges;
+  const Tensor q = split_heads(q_.forward(rows.of(x))), k = split_heads(k_.forward(x));
+  const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};
+  return attention_weights(split_heads(v_.forward(x)), [&](const Tensor& unit) {
+    return edge_attention(q, k, unit, relation, rows.layout);
+  });
+}
+
+}  // namespace longspan

@@ -112,18 +112,17 @@ std::vector<int32_t> labels_of(const std::vector<Sample>& samples) {
   return labels;
 }
 
-const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
-  const Encoder* encoder = run.model->as_encoder();
-  require(encoder != nullptr, "task",
+/// Throws ValueError unless the model answers what the source asks for.
+void require_head_for(const TrainingRun& run, const LabelSource& source) {
+  const LanguageModel& model = *run.model;
+  require(model.classes() > 0 || model.as_encoder() != nullptr, "task",
           "{} asks for answers about a whole sequence, and {} has no "
           "head for them; choose an encoder such as bigbird:motif",
           run.config.task, run.config.model_name);
-  require(encoder->encoder_config().classes == source.answers(), "model.classes",
-          "got {}; expected {}, an answer for each", encoder->encoder_config().classes,
-          source.answers_text());
-  require(encoder->vocab() >= source.vocabulary(), "model.vocab", "got {}; {} are {}",
-          encoder->vocab(), source.vocabulary_text(), source.vocabulary());
-  return *encoder;
+  require(model.classes() == source.answers(), "model.classes",
+          "got {}; expected {}, an answer for each", model.classes(), source.answers_text());
+  require(model.vocab() >= source.vocabulary(), "model.vocab", "got {}; {} are {}", model.vocab(),
+          source.vocabulary_text(), source.vocabulary());
 }
 
 }  // namespace
@@ -131,9 +130,9 @@ const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
 LabelData::LabelData(const TrainingRun& run)
     : run_(run),
       source_(source_of(run)),
-      encoder_(encoder_of(run, *source_)),
       positive_weight_(run.config.generated ? run.config.generated->positive_weight
                                             : run.config.profiles.positive_weight) {
+  require_head_for(run, *source_);
   const DataSet& set = find_data_set(run.config.task);
   for (size_t part = 0; part < 3; ++part) {
     const int64_t expected = set.counts[part], found = source_->size(part);
@@ -153,7 +152,11 @@ void LabelData::prepare() {
 }
 
 Tensor LabelData::logits(const std::vector<Sample>& samples, Pass pass) const {
-  return encoder_.classify(encoder_.forward(inputs_of(samples, encoder_, run_.device), pass), pass);
+  const Encoder* encoder = run_.model->as_encoder();
+  const bool global = encoder != nullptr && encoder->takes_global_tokens();
+  const EncoderInputs in = inputs_of(samples, global, run_.device);
+  if (encoder != nullptr) return encoder->classify(encoder->forward(in, pass), pass);
+  return run_.model->class_logits({.tokens = in.tokens, .lengths = in.lengths}, pass);
 }
 
 TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {

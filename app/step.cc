@@ -84,6 +84,15 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
       };
     }
   }
+  if (!model.predicts_tokens() && model.classes() > 0) {
+    const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
+    return [=, &model, &held, batch = c.batch, length = c.length]() -> Tensor {
+      const SourceTokens in{.tokens = some_ids(batch, length, model.vocab(), device)};
+      held.losses.loss = profile_loss(model.class_logits(in, pass),
+                                      some_ids(batch, model.classes(), 1, device));
+      return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
+    };
+  }
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;

@@ -50,7 +50,7 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
   return run.model->loss(batch.tokens, batch.targets, memory, pass);
 }
 
-EncoderInputs inputs_of(std::span<const Sample> samples, const Encoder& encoder, Device device) {
+EncoderInputs inputs_of(std::span<const Sample> samples, bool takes_global, Device device) {
   size_t longest = 0;
   bool equal = true, global = false;
   for (const Sample& s : samples) {
@@ -71,7 +71,7 @@ EncoderInputs inputs_of(std::span<const Sample> samples, const Encoder& encoder,
   const Shape shape{static_cast<int64_t>(rows), static_cast<int64_t>(longest)};
   EncoderInputs in{.tokens = Tensor::from(tokens, shape, device)};
   if (!equal) in.lengths = Tensor::from(lengths, {shape[0]}, device);
-  if (global && encoder.takes_global_tokens()) in.global = Tensor::from(marks, shape);
+  if (global && takes_global) in.global = Tensor::from(marks, shape);
   return in;
 }
 
@@ -261,7 +261,7 @@ void SampleData::each(const std::string& part,
 }
 
 SpanLogits SampleData::spans(const std::vector<Sample>& rows, Pass pass) const {
-  const EncoderInputs in = inputs_of(rows, *encoder_, run_.device);
+  const EncoderInputs in = inputs_of(rows, encoder_->takes_global_tokens(), run_.device);
   return encoder_->spans(encoder_->forward(in, pass), in.lengths);
 }
 

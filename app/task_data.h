@@ -31,8 +31,8 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
                                 const SegmentMemory& memory, Pass pass);
 
 /// Returns the inputs for samples, padded at their ends to the longest: with lengths if they
-/// differ, and with the samples' global tokens if there are any and the encoder takes some.
-EncoderInputs inputs_of(std::span<const Sample> samples, const Encoder& encoder, Device device);
+/// differ, and with the samples' global tokens if there are any and the model `takes_global` ones.
+EncoderInputs inputs_of(std::span<const Sample> samples, bool takes_global, Device device);
 
 /// The data of a run: training and evaluation of a model with its objective.
 class TaskData {
@@ -249,7 +249,6 @@ class LabelData final : public TaskData {
 
   const TrainingRun& run_;
   std::unique_ptr<const LabelSource> source_;
-  const Encoder& encoder_;
   double positive_weight_;
   std::vector<std::string> warnings_;
 };

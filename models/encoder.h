@@ -127,6 +127,10 @@ class Encoder : public LanguageModel {
   Objective objective() const override { return Objective::masked_token; }
   int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override;
+  bool predicts_tokens() const override { return config_.mlm_head; }
+  int64_t classes() const override { return config_.classes; }
+  /// classify() of forward().
+  Tensor class_logits(const SourceTokens& in, Pass pass) const override;
   int64_t max_length() const override { return config_.n_max; }
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return config_.n_layer; }

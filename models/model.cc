@@ -52,6 +52,10 @@ Tensor LanguageModel::decode(const Tensor&, DecodeState&) const {
   fail<NotImplemented>("model", "this model does not decode step by step");
 }
 
+Tensor LanguageModel::class_logits(const SourceTokens& /*in*/, Pass /*pass*/) const {
+  fail<NotImplemented>("model", "this model has no head for classes of whole sequences");
+}
+
 Tensor LanguageModel::logits_after(SegmentMemory&, const Tensor&) const {
   fail<NotImplemented>("model", "this model keeps no memory between segments");
 }

@@ -111,6 +111,15 @@ class LanguageModel : public Module {
   /// training. Throws NotImplemented if the model has no memory.
   virtual Tensor logits_after(SegmentMemory& memory, const Tensor& tokens) const;
 
+  /// Whether loss() and logits() are there; an encoder may have heads for other tasks alone.
+  virtual bool predicts_tokens() const { return true; }
+  /// The number of classes, or of yes-or-no answers, of a whole sequence; 0: the model has no head
+  /// for them.
+  virtual int64_t classes() const { return 0; }
+  /// Returns the logits of the classes of whole sequences, [B, classes]. Throws NotImplemented
+  /// without such a head.
+  virtual Tensor class_logits(const SourceTokens& in, Pass pass) const;
+
   /// start_decoding() returns an empty state; decode() takes the next tokens [B, n] of every sample
   /// and returns the logits [B, V] after the last one. Throws NotImplemented if the model cannot
   /// decode.

@@ -10,6 +10,9 @@
 #include "models/bigbird/bigbird.h"
 #include "models/bigbird/bigbird_pegasus.h"
 #include "models/blockbert/blockbert.h"
+#include "models/bp_transformer/bp_encoder.h"
+#include "models/bp_transformer/bp_transformer.h"
+#include "models/bp_transformer/bp_translator.h"
 #include "models/compressive/compressive.h"
 #include "models/etc/bigbird_etc.h"
 #include "models/etc/etc.h"
@@ -48,7 +51,10 @@ std::vector<ModelEntry>& entries() {
                                      expire_span_entry(),
                                      compressive_entry(),
                                      performer_entry(),
-                                     routing_entry()};
+                                     routing_entry(),
+                                     bp_transformer_entry(),
+                                     bp_encoder_entry(),
+                                     bp_translator_entry()};
   return all;
 }
 

@@ -1,0 +1,230 @@
+// BP-Transformer, Ye et al. 2019 (1911.04070), as an encoder: classification of sequences and of
+// pairs of them by the roots of their trees, and masked tokens by the leaves.
+
+#include "models/bp_transformer/bp_encoder.h"
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "bp_encoder";
+
+constexpr TrainingDefaults classifier(int64_t length, int64_t batch, double lr, int64_t steps) {
+  return {.length = length,
+          .batch = batch,
+          .steps = steps,
+          .lr = lr,
+          .warmup = 0,
+          .lr_floor = 1,
+          .clip = 1,
+          .beta2 = 0.98,
+          .weight_decay = 5e-5};
+}
+
+constexpr Preset presets[] = {
+    {"small",
+     "3 layers of 96, 8 neighbours on each level and side; masked bytes",
+     "",
+     "k=8",
+     {.length = 128, .batch = 8, .steps = 1500, .lr = 2e-3, .warmup = 100, .beta2 = 0.98}},
+    {"tiny",
+     "2 layers of 8, 2 neighbours on each level and side, 17 tokens, 3 classes; for tests",
+     "",
+     "vocab=17 n_layer=2 n_head=2 d_model=8 d_ff=16 k=2 clip=2 embed_std=0.3 classes=3",
+     {.length = 12, .batch = 4, .steps = 200}},
+    {"motif",
+     "3 layers of 96 that say which motifs a sequence has",
+     "",
+     "vocab=6 n_layer=3 k=4 mlm_head=false classes=4 embed_std=0.3",
+     {.length = 256, .batch = 16, .steps = 1000, .lr = 1e-3, .warmup = 50, .beta2 = 0.98}},
+    {"sst5", "4 layers of 300, 2 neighbours, 5 classes (SST-5)", "",
+     "vocab=20000 n_layer=4 n_head=6 d_model=300 d_ff=600 k=2 clip=2 dropout=0.1 dropout_in=0.4 "
+     "dropout_attn=0.3 dropout_out=0.4 mlm_head=false classes=5",
+     classifier(64, 1024, 2.5e-4, 12'000)},
+    {"imdb", "5 layers of 300, 4 neighbours, 2 classes (IMDB)", "sst5",
+     "n_layer=5 k=4 clip=5 dropout_in=0.5 dropout_out=0.5 classes=2",
+     classifier(1024, 32, 1e-4, 42'000)},
+    // 3 layers of the paper's 3 + 3 read each of the two sentences, with the same weights.
+    {"snli", "3 layers of 300, 4 neighbours, pairs of sentences in 3 classes (SNLI)", "imdb",
+     "n_layer=3 clip=2 classes=0 pair_classes=3", classifier(64, 128, 2.5e-4, 100'000)},
+};
+
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
+  return preset_spec<BpEncoder, BpEncoderConfig>(kName, presets, preset);
+}
+
+void check(const BpEncoderConfig& c) {
+  require_tree_layers(kName, c);
+  require_positive(kName, "vocab", c.vocab);
+  require_not_negative(kName, "d_embed", c.d_embed);
+  require_not_negative(kName, "embed_std", c.embed_std);
+  require_not_negative(kName, "classes", c.classes);
+  require_not_negative(kName, "pair_classes", c.pair_classes);
+  require(c.mask_id >= -1 && c.mask_id < c.vocab, kName, "mask_id is {}; expected -1 to {}",
+          c.mask_id, c.vocab - 1);
+  require(!c.mlm_head || c.d_embed == 0 || c.d_embed == c.d_model, kName,
+          "d_embed is {} and d_model {}; set mlm_head to false, or d_embed to 0", c.d_embed,
+          c.d_model);
+}
+
+}  // namespace
+
+BpEncoder::BpEncoder(const BpEncoderConfig& config, const Init& init)
+    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+  const BpEncoderConfig& c = config_;
+  check(c);
+  const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
+  const Init site = init.at("embed");
+  token_ = Embedding(c.vocab, width, site.at("token"), Scheme::normal(c.embed_std));
+  if (width != c.d_model) projection_ = Linear(width, c.d_model, true, site.at("projection"), {});
+  embed_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, site.at("norm"));
+  stack_ = tree_stack(c, false, init);
+  if (c.mlm_head) {
+    head_.weight = token_.weight;
+    head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
+  }
+  if (c.classes > 0) classes_ = Linear(c.d_model, c.classes, true, init.at("classifier"), {});
+  if (c.pair_classes > 0) {
+    pair_hidden_ = Linear(2 * c.d_model, c.d_model, true, init.at("pair").at("hidden"), {});
+    pairs_ = Linear(c.d_model, c.pair_classes, true, init.at("pair").at("classifier"), {});
+  }
+}
+
+void BpEncoder::visit(Visitor& v) {
+  v("embed.token", token_)("embed.projection", projection_)("embed.norm", embed_norm_);
+  stack_.visit(v);
+  v("head", head_)("classifier", classes_)("pair.hidden", pair_hidden_)("pair.classifier", pairs_);
+}
+
+int64_t BpEncoder::mask_token() const {
+  return config_.mask_id >= 0 ? config_.mask_id : config_.vocab - 1;
+}
+
+Tensor BpEncoder::embed(const Tensor& tokens, Pass pass) const {
+  const Scope scope("embed");
+  Tensor x = token_.forward(tokens);
+  if (projection_.weight) x = projection_.forward(x);
+  x = dropout(x, or_default(config_.dropout_in, config_.dropout), pass.at("emb"));
+  return cast(embed_norm_.forward(x), compute_);
+}
+
+TreeInputs BpEncoder::inputs(const SourceTokens& in, Pass pass) const {
+  if (in.tokens.rank() != 2 || in.tokens.dim(1) < 1) {
+    fail_with<ShapeError>(kName, "tokens must be [B, L], L >= 1", {{"tokens", in.tokens}});
+  }
+  const TreeOptions tree = config_.tree(config_.causal);
+  TreeInputs result;
+  const auto read = [&result](const auto& all, const auto& leaves, const auto& root) {
+    result.leaves.edges = result.root.edges = all;
+    result.leaves.last_edges = leaves;
+    result.root.last_edges = root;
+  };
+  const int64_t length = in.tokens.dim(1);
+  const std::vector<int64_t> lengths = lengths_on_host(kName, in);
+  if (lengths.empty()) {
+    result.nodes = with_zero_spans(embed(in.tokens, pass));
+    read(tree_rows(length, tree, TreeRows::all), tree_rows(length, tree, TreeRows::leaves),
+         tree_rows(length, tree, TreeRows::root));
+    return result;
+  }
+  const PackedTrees packed = packed_trees(lengths, length, tree, device());
+  const Tensor x = embed(in.tokens, pass);
+  result.nodes = permute_rows(reshape(x, {1, x.dim(0) * length, x.dim(2)}), packed.tokens);
+  read(packed.all, packed.leaves, packed.root);
+  return result;
+}
+
+Stack::Result BpEncoder::states(const Tensor& tokens, Pass pass) const {
+  const Scope scope(kName);
+  if (tokens.rank() == 2 && tokens.dim(1) == 0) {
+    Stack::Result nothing;
+    nothing.y = embed(tokens, pass);
+    return nothing;
+  }
+  const TreeInputs in = inputs({.tokens = tokens}, pass);
+  return stack_.forward(in.nodes, in.leaves, {}, pass);
+}
+
+Tensor BpEncoder::forward(const Tensor& tokens, Pass pass) const { return states(tokens, pass).y; }
+
+Tensor BpEncoder::roots(const SourceTokens& source, Pass pass) const {
+  const Scope scope(kName);
+  const TreeInputs in = inputs(source, pass);
+  const Tensor y = stack_.forward(in.nodes, in.root, {}, pass).y;  // [B, 1, D] or [1, B, D]
+  return reshape(y, {source.tokens.dim(0), config_.d_model});
+}
+
+Tensor BpEncoder::class_logits(const SourceTokens& in, Pass pass) const {
+  require(config_.classes > 0, kName, "classification needs classes > 0");
+  const Tensor root = cast(roots(in, pass), classes_.weight.dtype());
+  const float p = or_default(config_.dropout_out, config_.dropout);
+  return classes_.forward(dropout(root, p, pass.at("classifier")));
+}
+
+Tensor BpEncoder::pair_logits(const SourceTokens& a, const SourceTokens& b, Pass pass) const {
+  require(config_.pair_classes > 0, kName, "pairs need pair_classes > 0");
+  if (a.tokens.rank() == 2 && b.tokens.rank() == 2 && a.tokens.dim(0) != b.tokens.dim(0)) {
+    fail_with<ShapeError>(kName, "both sides of pairs must have as many samples",
+                          {{"a", a.tokens}, {"b", b.tokens}});
+  }
+  const Tensor both = concat({roots(a, pass.at("a")), roots(b, pass.at("b"))}, 1);  // [B, 2 D]
+  const Tensor hidden = pair_hidden_.forward(cast(both, pair_hidden_.weight.dtype()));
+  const float p = or_default(config_.dropout_out, config_.dropout);
+  return pairs_.forward(relu(dropout(hidden, p, pass.at("classifier"))));
+}
+
+LanguageModel::Losses BpEncoder::loss(const Tensor& tokens, const Tensor& targets,
+                                      const SegmentMemory& memory, Pass pass) const try {
+  require(config_.mlm_head, kName, "predicting tokens needs mlm_head");
+  require_no_memory(kName, memory);
+  Losses result;
+  const Tensor hidden = forward(tokens, pass);
+  require_token_targets(kName, hidden, targets);
+  const float p = or_default(config_.dropout_out, config_.dropout);
+  result.loss = token_loss(dropout(hidden, p, pass.at("classifier")), head_, targets,
+                           config_.token_head, pass.training);
+  return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
+}
+
+Tensor BpEncoder::logits(const Tensor& tokens, Pass pass) const {
+  require(config_.mlm_head, kName, "predicting tokens needs mlm_head");
+  return token_logits(forward(tokens, pass), head_, config_.token_head);
+}
+
+Tensor BpEncoder::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  const TreeInputs in = inputs({.tokens = tokens}, Pass{});
+  return tree_map(stack_, layer, in.nodes, config_.mlm_head ? in.leaves : in.root);
+}
+
+AttentionOutline BpEncoder::attention_outline(int64_t layer, int64_t length) const {
+  LayerContext ctx;
+  if (length > 0) {
+    const TreeOptions tree = config_.tree(config_.causal);
+    ctx.edges = tree_rows(length, tree, TreeRows::all);
+    ctx.last_edges = tree_rows(length, tree, config_.mlm_head ? TreeRows::leaves : TreeRows::root);
+  }
+  return tree_outline(ctx, layer, config_, length);
+}
+
+BpEncoderConfig bp_encoder_preset(std::string_view name) {
+  return preset_of<BpEncoderConfig>(kName, presets, name);
+}
+
+const ModelEntry& bp_encoder_entry() {
+  static const ModelEntry entry{
+      kName, "encoder over a binary tree of spans: classes from its root, masked tokens", presets,
+      make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -116,21 +116,26 @@ class Counts {
   size_t previous_ = 0;
 };
 
-int documents(const DataSet& set, const DataPlace& place, bool statistics) {
+int documents(const DataSet& set, const Options& o, bool statistics) {
   constexpr const char* parts[] = {"train", "valid", "test"};
   for (int part = 0; part < 3; ++part) {
-    const std::vector<Document> all = open_documents(std::string(set.id), place, part);
+    const std::vector<Document> all = open_documents(std::string(set.id), o.place(), part, o.split);
     const auto count = static_cast<int64_t>(all.size());
     const int64_t expected = set.counts[static_cast<size_t>(part)];
-    print(fmt::format("{:<8}  {} documents{}", parts[part], count,
-                      count == expected ? "" : fmt::format("; expected {}", expected)));
-    int64_t article = 0, summary = 0;
+    print(fmt::format(
+        "{:<8}  {} documents{}", parts[part], count,
+        expected < 0 || count == expected ? "" : fmt::format("; expected {}", expected)));
+    int64_t article = 0, summary = 0, labels = 0, empty = 0;
     for (const Document& document : all) {
       article += static_cast<int64_t>(document.article.size());
       summary += static_cast<int64_t>(document.summary.size());
+      labels += static_cast<int64_t>(document.labels.size());
+      empty += document.article.empty() ? 1 : 0;
     }
+    if (empty > 0) print(fmt::format("          {} of them have no sentences", empty));
     if (statistics) {
-      print(fmt::format("          {} sentences of articles, {} of summaries", article, summary));
+      print(fmt::format("          {} sentences of articles, {} of summaries, {} labels", article,
+                        summary, labels));
     }
   }
   return 0;
@@ -204,7 +209,7 @@ int describe_data(const DataSet& set, const Options& o, bool statistics) {
   const std::string missing = missing_files(set, o.place());
   require<IoError>(missing.empty(), "data", "{}", missing);
   if (set.kind == DataKind::documents) {
-    const int status = documents(set, o.place(), statistics);
+    const int status = documents(set, o, statistics);
     return good ? status : 1;
   }
   if (set.kind == DataKind::promoters || set.kind == DataKind::profiles) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/documents/document_data.h"
 #include "app/question_data.h"
 #include "core/error.h"
 #include "models/evaluate.h"
@@ -58,7 +59,7 @@ PairData::PairData(const TrainingRun& run)
   const DataSet& set = find_data_set(c.task);
   for (int part = 0; part < 3; ++part) {
     auto& all = documents_[part];
-    all = open_documents(c.task, data_place(c), part);
+    all = open_documents(c.task, data_place(c), part, c.split);
     const auto found = static_cast<int64_t>(all.size());
     const int64_t expected = set.counts[static_cast<size_t>(part)];
     if (expected >= 0 && found != expected) {
@@ -188,11 +189,15 @@ TaskData::Report PairData::written(const std::string& part, const BeamSearch& se
 
 std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
   const DataKind kind = find_data_set(run.config.task).kind;
+  const bool documents = kind == DataKind::documents || kind == DataKind::generated_documents;
   require(!is_generated(kind) || run.config.generated != nullptr, "task",
           "{} has no options; expected RunConfig::set_task() to set it", run.config.task);
   if (kind == DataKind::generated_labels || kind == DataKind::promoters ||
       kind == DataKind::profiles) {
     return std::make_unique<LabelData>(run);
+  }
+  if (documents && run.model->as_document_model() != nullptr) {
+    return std::make_unique<DocumentData>(run);
   }
   if (is_generated(kind)) return std::make_unique<SampleData>(run);
   if (kind == DataKind::choices) return std::make_unique<ChoiceData>(run);

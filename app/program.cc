@@ -31,6 +31,7 @@ constexpr Command commands[] = {
     {"train", train_command, "train a model and leave a run folder"},
     {"eval", eval_command, "score a checkpoint, in bits per byte or what the task has"},
     {"generate", generate_command, "sample text from a checkpoint"},
+    {"summarise", summarise_command, "the sentences of texts that a trained model chooses"},
     {"models", models_command, "list the models and their presets"},
     {"data", data_command, "look at a data set"},
     {"tokens", tokens_command, "train and use tokenizers"},

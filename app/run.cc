@@ -7,6 +7,7 @@
 #include "core/backends.h"
 #include "core/error.h"
 #include "data/data_sets.h"
+#include "models/document_model.h"
 #include "train/log.h"
 #include "train/state.h"
 
@@ -32,21 +33,27 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   require_length(config, *model);
   const bool documents = find_data_set(config.task).kind == DataKind::documents;
   const bool sequence = model->objective() == Objective::sequence;
+  const bool sentences = model->as_document_model() != nullptr;
+  const bool labelled = find_data_set(config.task).kind == DataKind::generated_documents;
   require(documents || !sequence, "task",
           "{} maps a sequence to another and the task {} has only one; choose a decoder or an "
           "encoder, or a task with documents and summaries such as wiki-leads",
           config.model_name, config.task);
-  require(sequence || !documents, "task",
+  require(sequence || sentences || !documents, "task",
           "{} has documents and summaries, and {} reads one sequence; choose an encoder-decoder "
-          "such as led or transformer:base",
+          "such as led or transformer:base, or hibert, which finds the sentences of a summary",
           config.task, config.model_name);
-  for (const auto& [name, given] : {std::pair{"documents", config.documents > 0},
-                                    {"target_length", config.target_length > 0},
+  require(sentences || !labelled, "task",
+          "{} has documents of sentences, and {} reads one sequence; choose hibert", config.task,
+          config.model_name);
+  require(documents || labelled || config.documents == 0, "documents",
+          "is for tasks with documents such as wiki-leads; {} has none: leave it out", config.task);
+  for (const auto& [name, given] : {std::pair{"target_length", config.target_length > 0},
                                     {"gap_sentences", config.gap_sentences > 0}}) {
-    require(documents || !given, name,
-            "is for tasks with documents and summaries such as wiki-leads; {} has none: leave it "
-            "out",
-            config.task);
+    require((documents && sequence) || !given, name,
+            "is for encoder-decoders on tasks with documents and summaries such as wiki-leads; "
+            "leave it out for {} on {}",
+            config.model_name, config.task);
   }
   const Json fields = to_json(*config.model);
   const Json* random = fields.find("random");
@@ -119,6 +126,7 @@ TokenKind tokens_of(const RunConfig& c) {
     case DataKind::generated_labels:
     case DataKind::generated_tokens:
     case DataKind::generated_span:
+    case DataKind::generated_documents:
       return plain(c.generated->tokens());
     case DataKind::promoters:
     case DataKind::profiles:

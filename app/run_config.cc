@@ -46,7 +46,7 @@ void RunConfig::visit(Fields& v) {
     generated->visit(v);
     v.leave();
   }
-  v("profiles", profiles)("questions", questions);
+  v("profiles", profiles)("questions", questions)("extracts", extracts);
   v.enter("model");
   v("name", model_name);
   model->visit(v);
@@ -167,6 +167,12 @@ void require_ranges(RunConfig& c) {
       {"profiles.positive_weight", 0, inf},
       {"questions.most", 1, many},
       {"questions.longest", 1, many},
+      {"extracts.chunk", 1, many},
+      {"extracts.take.sentences", 1, many},
+      {"extracts.take.words", 0, many},
+      {"extracts.oracle", 1, many},
+      {"extracts.mask_share", 0, 1},
+      {"extracts.mask_most", 1, many},
   };
   check_ranges(to_json(c), ranges);
   if (!c.generated) return;

@@ -9,6 +9,7 @@
 #include "core/matmul_library.h"
 #include "core/precision.h"
 #include "data/data_sets.h"
+#include "data/extracts.h"
 #include "data/profiles.h"
 #include "data/sample_task.h"
 #include "models/all/registry.h"
@@ -80,6 +81,19 @@ struct RunConfig {
     bool two_separators = false;  ///< between question and text, as in RoBERTa
     void visit(auto& v) { v("most", most)("longest", longest)("two_separators", two_separators); }
   } questions;
+
+  /// Options of models over documents.
+  struct Extracts {
+    int64_t chunk = 30;        ///< sentences of a document that are read together
+    ExtractOptions take;       ///< how a summary is made of scores
+    int64_t oracle = 3;        ///< most sentences of an oracle, which labels sentences
+    double mask_share = 0.15;  ///< SentenceMasking::share
+    int64_t mask_most = 5;     ///< SentenceMasking::most
+    void visit(auto& v) {
+      v("chunk", chunk)("take", take)("oracle", oracle)("mask_share", mask_share)("mask_most",
+                                                                                  mask_most);
+    }
+  } extracts;
 
   /// Options of a generated task, in a section of its own; null for other tasks.
   std::unique_ptr<SampleTask> generated;

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/io/bytes.h"
 #include "data/io/files.h"
+#include "data/io/stories.h"
 #include "data/tasks.h"
 #include "data/token_file.h"
 #include "nn/nearest.h"
@@ -157,6 +158,21 @@ const std::vector<DataSet> kDataSets = {
      "",
      {70, 8, 8},
      "articles of Wikipedia, to be summarised by their leads"},
+    {"documents",
+     "documents",
+     documents,
+     {{"train.article", -1, 0},
+      {"train.summary", -1, 0, true},
+      {"train.label", -1, 0, true},
+      {"valid.article", -1, 1, true},
+      {"valid.summary", -1, 1, true},
+      {"valid.label", -1, 1, true},
+      {"test.article", -1, 2, true},
+      {"test.summary", -1, 2, true},
+      {"test.label", -1, 2, true}},
+     "90/5/5",
+     {-1, -1, -1},
+     "any articles with their summaries, or a folder of .story files"},
     {"promoter",
      "promoter",
      promoters,
@@ -477,7 +493,8 @@ DataSet generated(const SampleTaskEntry& task) {
   const TargetKind targets = task.make()->targets();
   const DataKind kind = targets == TargetKind::tokens   ? generated_tokens
                         : targets == TargetKind::labels ? generated_labels
-                                                        : generated_span;
+                        : targets == TargetKind::span   ? generated_span
+                                                        : generated_documents;
   return {task.id, "", kind, {}, "", {-1, -1, -1}, task.about};
 }
 
@@ -508,12 +525,44 @@ const DataSet& find_data_set(const std::string& id) {
 }
 
 std::string_view unit_of(DataKind kind) {
-  constexpr std::string_view units[] = {
-      "byte",   "character", "word",  "base",     "residue", "sample", "value",    "value",
-      "answer", "symbol",    "place", "document", "answer",  "answer", "question", "question"};
+  constexpr std::string_view units[] = {"byte",     "character", "word",     "base",   "residue",
+                                        "sample",   "value",     "value",    "answer", "symbol",
+                                        "place",    "sentence",  "document", "answer", "answer",
+                                        "question", "question"};
   static_assert(std::size(units) == static_cast<size_t>(DataKind::trivia) + 1);
   return units[static_cast<size_t>(kind)];
 }
+
+namespace {
+
+/// Returns the stories of a split, by name; nothing unless the folder holds stories.
+std::vector<std::string> stories_of(const std::string& folder, int part, const Split& split) {
+  const auto is_folder = [](const std::string& path) {
+    return kind_of_path(path, "data") == PathKind::folder;
+  };
+  if (!is_folder(folder)) return {};
+  bool apart = false;
+  for (const char* name : part_names) apart = apart || is_folder(folder + "/" + name);
+  if (apart) {
+    const std::string own = folder + "/" + part_names[part];
+    return is_folder(own) ? list_stories(own) : std::vector<std::string>{};
+  }
+  const std::vector<std::string> all = list_stories(folder);
+  const auto cuts = split.cuts(std::ssize(all));
+  const int64_t bounds[] = {0, cuts[0], cuts[1], std::ssize(all)};
+  return {all.begin() + bounds[part], all.begin() + bounds[part + 1]};
+}
+
+/// Whether a data set of documents is a folder of stories.
+bool has_stories(const DataSet& set, const std::string& at) {
+  if (set.kind != DataKind::documents) return false;
+  for (int part = 0; part < 3; ++part) {
+    if (!stories_of(at, part, Split{}).empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place) {
   const std::string at = place_of(set, place);
@@ -522,6 +571,7 @@ std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place) {
   const bool is_file = kind_of_path(at, "data") == PathKind::file;
   if (labelled && is_file) return {{DataFile{set.id, -1, -1}, at}};
   std::vector<FoundFile> all;
+  if (has_stories(set, at)) return all;
   for (const DataFile& file : set.files) {
     const std::string plain = at + "/" + std::string(file.name);
     const std::string path = plain_or_packed(plain);
@@ -533,7 +583,7 @@ std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place) {
 }
 
 std::string missing_files(const DataSet& set, const DataPlace& place) {
-  if (set.folder.empty()) return {};
+  if (set.folder.empty() || has_stories(set, place_of(set, place))) return {};
   std::string names;
   for (const FoundFile& found : find_files(set, place)) {
     if (!found.path.empty() || found.file.optional) continue;
@@ -572,21 +622,42 @@ PartFile open_part(const DataSet& set, const DataPlace& place, int part) {
   return {};
 }
 
-std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part) {
+std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part,
+                                     const std::string& split) {
   const DataSet& set = find_data_set(id);
   require(set.kind == DataKind::documents, "data", "{} has {}s; expected documents", id,
           unit_of(set.kind));
   require(part >= 0 && part < 3, "data", "got part {}; expected 0, 1 or 2", part);
+  const std::string at = place_of(set, place);
+  std::vector<Document> all;
+  if (has_stories(set, at)) {
+    const std::string_view shares = split.empty() ? set.split : std::string_view(split);
+    for (const std::string& path :
+         stories_of(at, part, shares.empty() ? Split{} : Split::parse(shares))) {
+      all.push_back(read_story(open_bytes(path, "data").text(), path));
+    }
+    return all;
+  }
   const std::string problem = missing_files(set, place);
   require<IoError>(problem.empty(), "data", "{}", problem);
-  std::vector<FileBytes> files;
-  std::string path;
-  for (const FoundFile& found : find_files(set, place)) {
-    if (found.file.part != part) continue;
-    files.push_back(open_bytes(found.path, "data"));
-    path = found.path;
+  FoundFile found[3];  // article, summary, label
+  constexpr std::string_view endings[] = {".article", ".summary", ".label"};
+  for (const FoundFile& file : find_files(set, place)) {
+    for (size_t i = 0; i < 3; ++i) {
+      if (file.file.part == part && file.file.name.ends_with(endings[i])) found[i] = file;
+    }
   }
-  return read_documents(files[0].text(), files[1].text(), path);
+  if (found[0].path.empty()) return {};
+  const FileBytes articles = open_bytes(found[0].path, "data");
+  if (found[1].path.empty()) {
+    all = read_documents(articles.text());
+  } else {
+    all = read_documents(articles.text(), open_bytes(found[1].path, "data").text(), found[1].path);
+  }
+  if (!found[2].path.empty()) {
+    read_labels(open_bytes(found[2].path, "data").text(), found[2].path, all);
+  }
+  return all;
 }
 
 }  // namespace longspan

@@ -28,17 +28,18 @@ enum class DataKind : uint8_t {
   generated_labels,  ///< samples of a SampleTask, made on demand: there are no files; with labels
   generated_tokens,  ///< the same, with targets that are tokens
   generated_span,    ///< the same, with the positions of an answer
-  documents,         ///< articles and summaries; read by open_documents()
-  promoters,         ///< FASTA with a binary label for each record; read by open_labelled()
-  profiles,          ///< arrays of bases and of binary labels; read by open_labelled()
-  choices,           ///< WikiHop: questions with candidates; read by read_wikihop()
-  trivia,            ///< TriviaQA: questions and documents; read by read_triviaqa()
+  generated_documents,  ///< the same, documents with labels of their sentences
+  documents,            ///< articles and summaries; read by open_documents()
+  promoters,            ///< FASTA with a binary label for each record; read by open_labelled()
+  profiles,             ///< arrays of bases and of binary labels; read by open_labelled()
+  choices,              ///< WikiHop: questions with candidates; read by read_wikihop()
+  trivia,               ///< TriviaQA: questions and documents; read by read_triviaqa()
 };
 
 /// Whether samples of that kind are generated on demand, without files.
 constexpr bool is_generated(DataKind kind) {
   return kind == DataKind::generated_labels || kind == DataKind::generated_tokens ||
-         kind == DataKind::generated_span;
+         kind == DataKind::generated_span || kind == DataKind::generated_documents;
 }
 
 /// A file of a data set.
@@ -127,7 +128,11 @@ struct PartFile {
 };
 PartFile open_part(const DataSet& set, const DataPlace& place, int part);
 
-/// Returns the documents of a split (0 train, 1 validation, 2 test). Throws as open_corpus() does.
-std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part);
+/// Returns the documents of a split (0 train, 1 validation, 2 test): of PART.article, PART.summary
+/// and PART.label, or of a folder of stories (data/io/stories.h), which are those of its folders
+/// train, valid and test or, without these, its own by name, cut by `split`. Only what DataFile
+/// calls optional may be missing. Throws as open_corpus() does.
+std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part,
+                                     const std::string& split = {});
 
 }  // namespace longspan

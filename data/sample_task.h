@@ -18,9 +18,11 @@ namespace longspan {
 
 /// What the targets of a sample are.
 enum class TargetKind : uint8_t {
-  tokens,  ///< one for each token, at its position; ignored_target where nothing is scored
-  labels,  ///< 0 or 1 for each of some questions about the whole sequence
-  span     ///< the positions of the first and the last token of an answer
+  tokens,    ///< one for each token, at its position; ignored_target where nothing is scored
+  labels,    ///< 0 or 1 for each of some questions about the whole sequence
+  span,      ///< the positions of the first and the last token of an answer
+  sentences  ///< 0 or 1 for each sentence of a document, at its last token, which is 0; else
+             ///< ignored_target
 };
 
 /// A sequence and what is to be said about it.

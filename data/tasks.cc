@@ -9,6 +9,7 @@
 #include "data/cluster_task.h"
 #include "data/collision.h"
 #include "data/memory_tasks.h"
+#include "data/topic_documents.h"
 
 namespace longspan {
 namespace {
@@ -395,6 +396,10 @@ constexpr SampleTaskEntry entries[] = {
      [] { return task_of(LookupTask{}, 256); }},
     {"clusters", "clusters", "generated: the token before each one in its group, among many groups",
      [] { return task_of(ClusterTask{}, 256); }},
+    {"topic-docs", "topic_docs", "generated: documents whose sentences share a topic",
+     [] { return task_of(TopicTask{}, 256); }},
+    {"topic-labels", "topic_labels", "generated: which sentences have their document's topic",
+     [] { return task_of(TopicTask{.mixed = true}, 256); }},
 };
 
 }  // namespace

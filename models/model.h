@@ -54,6 +54,7 @@ struct SourceTokens {
   Tensor lengths = {};  ///< i64 [B]: number of valid tokens in each row; undefined: all
 };
 
+class DocumentModel;
 class Encoder;
 
 /// The interface that programs use for any model over tokens.
@@ -72,6 +73,8 @@ class LanguageModel : public Module {
   virtual Objective objective() const = 0;
   /// Returns the model as an encoder with heads for tasks (models/encoder.h); null if it is none.
   virtual const Encoder* as_encoder() const { return nullptr; }
+  /// Returns the model as one of documents (models/document_model.h); null if it is none.
+  virtual const DocumentModel* as_document_model() const { return nullptr; }
   virtual int64_t vocab() const = 0;
   /// The id that hides a token for a masked objective, -1 if the model has none.
   virtual int64_t mask_token() const { return -1; }

@@ -29,6 +29,8 @@ struct LayerContext {
                                        ///< common
   Tensor encoder_output;               ///< [B, S, D] differentiable: input of cross-attention
   AttentionPattern encoder_pattern;    ///< which rows of encoder_output a row sees
+  Tensor encoder_rows;                 ///< i64 [L]: the row of encoder_output that belongs to each
+                                       ///< row of x, for layers that add one (HIBERT)
   LayerMemory memory;                  ///< earlier states of this layer; no gradient
   Tensor block_input, block_states;    ///< x and memory.states before the block's norm, for layers
                                        ///< that make their own memory (Output::kept)

@@ -55,7 +55,7 @@ Output Block::branch_output(const Branch& b, const Normalization* norm, const Te
   }
   Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, ctx, pass);
   autograd::CheckpointScope::end_branch();
-  out.y = longspan::dropout(out.y, dropout_, pass.at("resid"));
+  if (!b.own_dropout) out.y = longspan::dropout(out.y, dropout_, pass.at("resid"));
   return out;
 }
 

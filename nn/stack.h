@@ -26,6 +26,7 @@ struct Branch {
   std::string name;  ///< "attention", "cross", "ff"
   Normalization norm;
   std::unique_ptr<Layer> layer;
+  bool own_dropout = false;  ///< the layer drops out its output itself, and the block does not
 };
 
 /// Residual branches in sequence:

@@ -172,10 +172,7 @@ Pictures read_pixels(std::span<const uint8_t> bytes, int64_t width, const std::s
 
 std::vector<Document> read_documents(std::string_view articles, std::string_view summaries,
                                      const std::string& path) {
-  std::vector<Document> all;
-  for_each_line(articles, [&](std::string_view line, size_t) {
-    all.push_back({.article = sentences(line), .summary = {}});
-  });
+  std::vector<Document> all = read_documents(articles);
   size_t count = 0;
   for_each_line(summaries, [&](std::string_view line, size_t) {
     if (count < all.size()) all[count].summary = sentences(line);
@@ -184,6 +181,38 @@ std::vector<Document> read_documents(std::string_view articles, std::string_view
   require<IoError>(count == all.size(), "documents", "{}: {} articles and {} summaries", path,
                    all.size(), count);
   return all;
+}
+
+std::vector<Document> read_documents(std::string_view articles) {
+  std::vector<Document> all;
+  for_each_line(articles, [&](std::string_view line, size_t) {
+    all.push_back({.article = sentences(line), .summary = {}});
+  });
+  return all;
+}
+
+void read_labels(std::string_view labels, const std::string& path, std::vector<Document>& to) {
+  size_t count = 0;
+  for_each_line(labels, [&](std::string_view line, size_t number) {
+    std::vector<uint8_t> own;
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (line[i] == ' ') continue;
+      const bool alone = i + 1 == line.size() || line[i + 1] == ' ';
+      require<IoError>(alone && (line[i] == 'T' || line[i] == 'F'), "labels",
+                       "{}: line {} has other text than T and F between spaces", path, number);
+      own.push_back(line[i] == 'T' ? 1 : 0);
+    }
+    if (count < to.size()) {
+      require<IoError>(own.size() == to[count].article.size(), "labels",
+                       "{}: line {} has {} labels, and the article {} sentences that are not "
+                       "empty; expected one for each",
+                       path, number, own.size(), to[count].article.size());
+      to[count].labels = std::move(own);
+    }
+    ++count;
+  });
+  require<IoError>(count == to.size(), "labels", "{}: {} lines for {} documents", path, count,
+                   to.size());
 }
 
 }  // namespace longspan

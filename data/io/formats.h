@@ -74,11 +74,18 @@ Pictures read_pixels(std::span<const uint8_t> bytes, int64_t width, const std::s
 /// An article and its summary, as lists of sentences.
 struct Document {
   std::vector<std::string> article, summary;
+  std::vector<uint8_t> labels = {};  ///< of the article's sentences, 1: in an extract; empty: none
 };
 
 /// Reads one document per line, with sentences separated by " <S_SEP> ". Throws IoError if the
 /// files have different numbers of lines.
 std::vector<Document> read_documents(std::string_view articles, std::string_view summaries,
                                      const std::string& path);
+/// The same without summaries.
+std::vector<Document> read_documents(std::string_view articles);
+/// Reads the labels of the sentences of all articles, a line for each document: T or F for each
+/// sentence, separated by spaces. Throws IoError that names `path` and the line on other text, on
+/// labels of another number than sentences, and if the numbers of lines and documents differ.
+void read_labels(std::string_view labels, const std::string& path, std::vector<Document>& to);
 
 }  // namespace longspan

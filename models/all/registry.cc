@@ -17,6 +17,7 @@
 #include "models/etc/bigbird_etc.h"
 #include "models/etc/etc.h"
 #include "models/expire_span/expire_span.h"
+#include "models/hibert/hibert.h"
 #include "models/linformer/linformer.h"
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
@@ -54,7 +55,8 @@ std::vector<ModelEntry>& entries() {
                                      routing_entry(),
                                      bp_transformer_entry(),
                                      bp_encoder_entry(),
-                                     bp_translator_entry()};
+                                     bp_translator_entry(),
+                                     hibert_entry()};
   return all;
 }
 

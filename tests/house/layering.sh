@@ -42,6 +42,7 @@ check() {
       sees["models/compressive"] = sees["models"] " models/compressive"
       sees["models/blockbert"] = sees["models"] " models/blockbert"
       sees["models/expire_span"] = sees["models"] " models/expire_span"
+      sees["models/hibert"] = sees["models"] " models/hibert"
       sees["models/linformer"] = sees["models"] " models/linformer"
       sees["models/reformer"] = sees["models"] " models/reformer"
       sees["models/routing"] = sees["models"] " models/routing"
@@ -52,7 +53,7 @@ check() {
       sees["models/etc"] = sees["models"] " models/bigbird models/etc"
       sees["models/performer"] = sees["models/transformer"] " models/performer"
       sees["models/longformer"] = sees["models/transformer"] " models/longformer"
-      models = " models/adaptive_span models/blockbert models/bigbird models/bp_transformer models/compressive models/etc models/expire_span models/linformer models/longformer models/performer models/reformer models/routing models/sparse_transformer models/transformer models/transformer_xl"
+      models = " models/adaptive_span models/blockbert models/bigbird models/bp_transformer models/compressive models/etc models/expire_span models/hibert models/linformer models/longformer models/performer models/reformer models/routing models/sparse_transformer models/transformer models/transformer_xl"
       sees["models/all"] = sees["models"] models " models/all"
       sees["data/io"] = "core data/io"
       sees["data/tokenizers"] = sees["data/io"] " data/tokenizers"
@@ -61,10 +62,11 @@ check() {
       all = sees["train"] " " sees["models/all"]
       backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
       sees["longspan.h"] = all
-      sees["app"] = all " app"
+      sees["app"] = all " app app/documents"
+      sees["app/documents"] = sees["app"]
       sees["examples"] = all " app examples"
       sees["bench"] = all backends " bench"
-      sees["tests"] = all backends " app tests"
+      sees["tests"] = all backends " app app/documents tests"
       known = sees["tests"] " bench examples longspan.h"
     }
     function folder_of(path, parts, n) {

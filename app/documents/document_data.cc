@@ -1,0 +1,316 @@
+#include "app/documents/document_data.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "nn/objective.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+#include "ops/softmax.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* parts[] = {"train", "valid", "test"};
+constexpr int64_t special_tokens = 4;  // DocumentTokens
+
+const DocumentModel& model_of(const TrainingRun& run) {
+  const DocumentModel* model = run.model->as_document_model();
+  require(model != nullptr, "task",
+          "{} has documents of sentences, and {} reads none; choose hibert", run.config.task,
+          run.config.model_name);
+  require(model->labels() == 0 || model->labels() == 2, "model.labels",
+          "got {}; expected 2, whether a sentence belongs to an extract, or 0 to write masked ones",
+          model->labels());
+  return *model;
+}
+
+PackedDocuments packed(const std::vector<TokenDocument>& batch) {
+  PackedDocuments in;
+  for (const TokenDocument& document : batch) in.add(document.sentences);
+  return in;
+}
+
+/// Returns the sentences that are masked as what the model has to write.
+SentenceTargets written_of(const MaskedDocuments& all, const DocumentTokens& special) {
+  std::vector<int64_t> first;  // slot of each document's first sentence
+  int64_t slots = 0;
+  for (const auto& document : all.documents) {
+    first.push_back(slots);
+    slots += std::ssize(document);
+  }
+  SentenceTargets to;
+  for (const MaskedSentence& m : all.masked) {
+    to.slots.push_back(first[static_cast<size_t>(m.document)] + m.sentence);
+    to.lengths.push_back(std::ssize(m.original));
+    to.inputs.push_back(special.begin);
+    to.inputs.insert(to.inputs.end(), m.original.begin(), m.original.end() - 1);
+    to.targets.insert(to.targets.end(), m.original.begin(), m.original.end() - 1);
+    to.targets.push_back(special.end);
+  }
+  return to;
+}
+
+std::vector<int32_t> labels_of(const std::vector<TokenDocument>& batch) {
+  std::vector<int32_t> all;
+  for (const TokenDocument& d : batch) all.insert(all.end(), d.labels.begin(), d.labels.end());
+  return all;
+}
+
+}  // namespace
+
+std::unique_ptr<const Tokenizer> document_tokenizer(const TrainingRun& run) {
+  const std::string& name = run.config.tokenizer;
+  auto tokenizer = open_tokenizer(name.empty() ? "bytes" : name);
+  const int64_t expected = tokenizer->vocabulary() + special_tokens;
+  require(run.model->vocab() >= expected, "model.vocab",
+          "got {}; {} has {} tokens, and {} more mark sentences: expected {} or more",
+          run.model->vocab(), name.empty() ? "bytes" : name, tokenizer->vocabulary(),
+          special_tokens, expected);
+  return tokenizer;
+}
+
+std::vector<double> sentence_scores(const DocumentModel& model, const TokenDocument& document,
+                                    int64_t sentences) {
+  const NoGrad off;
+  std::vector<double> scores;
+  for (const TokenDocument& piece : pieces_of(document, sentences)) {
+    const Tensor p = softmax(cast(model.label_logits(packed({piece}), Pass{}), DType::f64));
+    for (const double x : contiguous(select(p, 1, 1)).to_vector<double>()) scores.push_back(x);
+  }
+  return scores;
+}
+
+DocumentData::DocumentData(const TrainingRun& run) : run_(run), model_(model_of(run)) {
+  const RunConfig& c = run.config;
+  if (c.generated) {
+    task_ = c.generated->fitted(c.length, model_.vocab());
+    const int64_t expected = task_->shape().vocabulary + special_tokens;
+    require(model_.vocab() >= expected, "model.vocab",
+            "got {}; {} has {} tokens, and {} more mark sentences: expected {} or more",
+            model_.vocab(), c.task, task_->shape().vocabulary, special_tokens, expected);
+    return;
+  }
+  tokenizer_ = document_tokenizer(run);
+  for (size_t part = 0; part < 3; ++part) read(part);
+}
+
+void DocumentData::read(size_t part) {
+  const RunConfig& c = run_.config;
+  std::vector<Document>& texts = texts_[part];
+  texts = open_documents(c.task, data_place(c), static_cast<int>(part), c.split);
+  const int64_t expected = find_data_set(c.task).counts[part], found = std::ssize(texts);
+  if (expected >= 0 && found != expected) {
+    warnings_.push_back(fmt::format("{}: the {} part has {} documents; expected {}", c.task,
+                                    parts[part], found, expected));
+  }
+  if (part == 0) {
+    require(c.documents <= found, "documents", "got {}; the training part of {} has {}",
+            c.documents, c.task, found);
+    if (c.documents > 0) texts.resize(static_cast<size_t>(c.documents));
+  }
+  const auto empty = std::erase_if(texts, [](const Document& d) { return d.article.empty(); });
+  if (empty > 0) {
+    warnings_.push_back(
+        fmt::format("{}: {} of {} documents of the {} part have no sentences and "
+                    "are left out",
+                    c.task, empty, found, parts[part]));
+  }
+  int64_t cut = 0, sentences = 0;
+  for (Document& text : texts) {
+    if (!writes() && text.labels.empty() && !text.summary.empty()) {
+      text.labels.assign(text.article.size(), 0);
+      for (const int64_t i : greedy_oracle(text.article, text.summary, c.extracts.oracle)) {
+        text.labels[static_cast<size_t>(i)] = 1;
+      }
+    }
+    whole_[part].push_back(
+        token_document(text, *tokenizer_, model_.special().sentence_end, model_.max_sentence()));
+    cut += whole_[part].back().cut;
+    sentences += std::ssize(text.article);
+    for (TokenDocument& piece : pieces_of(whole_[part].back(), c.extracts.chunk)) {
+      pieces_[part].push_back(std::move(piece));
+    }
+  }
+  if (cut > 0) {
+    warnings_.push_back(fmt::format(
+        "{}: {} of {} sentences of the {} part have more than {} tokens and are cut after them",
+        c.task, cut, sentences, parts[part], model_.max_sentence() - 1));
+  }
+}
+
+int64_t DocumentData::size(const std::string& part) const {
+  const size_t which = part_index(part);
+  if (!task_) return std::ssize(pieces_[which]);
+  const RunConfig& c = run_.config;
+  if (which > 0) return task_->held_out;
+  return c.documents > 0 ? c.documents : c.steps * c.batch * c.accumulate;
+}
+
+TokenDocument DocumentData::generated(const std::string& part, int64_t i) const {
+  const Sample s =
+      task_->sample({.seed = run_.config.seed, .split = part, .index = static_cast<uint64_t>(i)});
+  TokenDocument out;
+  std::vector<int32_t> sentence;
+  for (size_t k = 0; k < s.tokens.size(); ++k) {
+    sentence.push_back(s.tokens[k] == 0 ? model_.special().sentence_end : s.tokens[k]);
+    if (s.tokens[k] != 0) continue;
+    out.sentences.push_back(std::exchange(sentence, {}));
+    out.labels.push_back(s.targets[k]);
+  }
+  return out;
+}
+
+TokenDocument DocumentData::item(const std::string& part, int64_t i) const {
+  return task_ ? generated(part, i) : pieces_[part_index(part)][static_cast<size_t>(i)];
+}
+
+TokenDocument DocumentData::training_item(int64_t row) const {
+  const bool endless = task_ && run_.config.documents == 0;
+  return item("train", endless ? row : item_of_row(row, size("train"), run_.config.seed));
+}
+
+const SentenceMasking DocumentData::masking() const {
+  const RunConfig::Extracts& e = run_.config.extracts;
+  return {.share = e.mask_share, .most = e.mask_most, .token = model_.special().mask};
+}
+
+void DocumentData::prepare() {
+  require(task_ || size("train") > 0, "split", "the training part of {} has no documents",
+          run_.config.task);
+  if (task_) {
+    training_item(0);
+    return;
+  }
+  for (size_t i = 0; i < whole_[0].size() && !writes(); ++i) {
+    require(!whole_[0][i].labels.empty(), "data",
+            "document {} of {} has neither labels nor a summary to make some of; expected "
+            "train.label or train.summary",
+            i, run_.config.task);
+  }
+}
+
+DocumentData::Loss DocumentData::loss_of(const std::vector<TokenDocument>& batch, Generator masks,
+                                         Pass pass) const {
+  Loss result;
+  if (!writes()) {
+    const PackedDocuments in = packed(batch);
+    result.losses = model_.label_loss(in, labels_of(batch), pass);
+    result.tokens = std::ssize(in.tokens);
+    result.counted = std::ssize(in.sentences);
+    return result;
+  }
+  std::vector<const TokenDocument*> all;
+  for (const TokenDocument& document : batch) all.push_back(&document);
+  const MaskedDocuments masked = mask_sentences(all, masking(), masks);
+  PackedDocuments in;
+  for (const auto& document : masked.documents) in.add(document);
+  const SentenceTargets written = written_of(masked, model_.special());
+  result.losses = model_.sentence_loss(in, written, pass);
+  result.tokens = std::ssize(in.tokens) + std::ssize(written.inputs);
+  result.counted = std::ssize(written.targets);
+  return result;
+}
+
+TaskData::Forward DocumentData::forward(int64_t i, const SegmentMemory& /*memory*/,
+                                        Pass pass) const {
+  std::vector<TokenDocument> batch;
+  const int64_t rows = run_.config.batch;
+  for (int64_t row = i * rows; row < (i + 1) * rows; ++row) batch.push_back(training_item(row));
+  const Generator masks = Generator{run_.config.seed}.fork("masks").fork(static_cast<uint64_t>(i));
+  Loss loss = loss_of(batch, masks, pass);
+  return {std::move(loss.losses), loss.tokens, loss.counted};
+}
+
+double DocumentData::bits(const std::string& part) const {
+  if (!writes()) {
+    const Labelled all = label(part);
+    return all.sentences > 0 ? all.nats / static_cast<double>(all.sentences) / std::log(2.0)
+                             : std::nan("");
+  }
+  const NoGrad off;
+  Score total;
+  const Generator masks = Generator{run_.config.seed}.fork("masks").fork(part);
+  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
+    std::vector<TokenDocument> batch;
+    for (int64_t k = i; k < std::min(i + run_.config.batch, size(part)); ++k) {
+      batch.push_back(item(part, k));
+    }
+    const Loss loss = loss_of(batch, masks.fork(static_cast<uint64_t>(i)), Pass{});
+    total += {loss.losses.loss.item() * static_cast<double>(loss.counted), loss.counted};
+  }
+  return total.count > 0 ? total.bits() : std::nan("");
+}
+
+DocumentData::Labelled DocumentData::label(const std::string& part) const {
+  Labelled all;
+  const bool whole = !task_;
+  const int64_t count = whole ? std::ssize(whole_[part_index(part)]) : size(part);
+  for (int64_t i = 0; i < count; ++i) {
+    const TokenDocument document =
+        whole ? whole_[part_index(part)][static_cast<size_t>(i)] : item(part, i);
+    if (document.labels.empty()) continue;
+    const std::vector<double> p = sentence_scores(model_, document, run_.config.extracts.chunk);
+    for (size_t k = 0; k < p.size(); ++k) {
+      all.nats -= std::log(std::max(document.labels[k] == 1 ? p[k] : 1 - p[k], 1e-300));
+      all.counts.add(p[k] > 0.5 ? 1 : 0, document.labels[k]);
+    }
+    all.sentences += std::ssize(p);
+  }
+  return all;
+}
+
+ExtractScores DocumentData::extract_scores(const std::string& part) const {
+  const RunConfig::Extracts& e = run_.config.extracts;
+  const size_t which = part_index(part);
+  ExtractScores scores;
+  for (size_t i = 0; i < texts_[which].size(); ++i) {
+    const Document& text = texts_[which][i];
+    if (text.summary.empty()) continue;
+    const std::vector<double> p = sentence_scores(model_, whole_[which][i], e.chunk);
+    const std::span<const std::string> article = text.article;
+    const auto add = [&](RougeScores& to, const std::vector<int64_t>& places) {
+      to.add(sentences_at(article, places), text.summary);
+    };
+    add(scores.extracts, select_sentences(p, article, e.take));
+    add(scores.oracle, greedy_oracle(article, text.summary, e.take.sentences));
+    scores.lead.add(article.first(std::min(article.size(), static_cast<size_t>(e.take.sentences))),
+                    text.summary);
+  }
+  return scores;
+}
+
+TaskData::Evaluation DocumentData::evaluate(const std::string& part) const {
+  if (writes()) return {bits(part), {}};
+  const Labelled all = label(part);
+  Evaluation result;
+  result.bits = bits(part);
+  Report& r = result.report;
+  if (all.sentences > 0) {
+    const double right = 100 * all.counts.accuracy(), f1 = 100 * all.counts.overlap().f1();
+    r.lines.push_back(
+        fmt::format("{:.2f} % of {} sentences right, F1 {:.2f} %", right, all.sentences, f1));
+    r.figures = {{"accuracy", right}, {"f1", f1}};
+  }
+  const ExtractScores scores = extract_scores(part);
+  if (scores.extracts.documents == 0) return result;
+  r.lines.push_back(fmt::format("{:<20} {:>7} {:>7} {:>7} {:>10}", "", "ROUGE-1", "ROUGE-2",
+                                "ROUGE-L", "ROUGE-Lsum"));
+  const auto add = [&r](const char* key, const std::string& name, const RougeScores& mean) {
+    const double one = 100 * mean.rouge1, two = 100 * mean.rouge2, l = 100 * mean.rouge_l,
+                 sum = 100 * mean.rouge_lsum;
+    r.lines.push_back(
+        fmt::format("{:<20} {:7.2f} {:7.2f} {:7.2f} {:10.2f}", name, one, two, l, sum));
+    r.figures.emplace_back(
+        key, Members{{"rouge1", one}, {"rouge2", two}, {"rouge_l", l}, {"rouge_lsum", sum}});
+  };
+  add("rouge", "extracts", scores.extracts);
+  add("oracle", "greedy oracle", scores.oracle);
+  add("lead", fmt::format("first {} sentences", run_.config.extracts.take.sentences), scores.lead);
+  return result;
+}
+
+}  // namespace longspan

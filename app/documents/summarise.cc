@@ -1,0 +1,80 @@
+// longspan summarise: extracts of texts.
+
+#include <cstdio>
+
+#include "app/commands.h"
+#include "app/documents/document_data.h"
+#include "core/error.h"
+#include "data/io/files.h"
+#include "data/io/stories.h"
+
+namespace longspan {
+namespace {
+
+std::string read_input(const std::string& path) {
+  if (path != "-") return read_file(path, "summarise");
+  std::string text;
+  char some[4096];
+  while (const size_t n = std::fread(some, 1, sizeof some, stdin)) text.append(some, n);
+  return text;
+}
+
+/// Returns the documents of a text: a story, articles with <S_SEP> on a line each, or plain text.
+std::vector<Document> documents_of(const std::string& text, const std::string& path) {
+  if (path.ends_with(".story")) return {read_story(text, path)};
+  if (text.find("<S_SEP>") != std::string::npos) return read_documents(text);
+  return {{.article = split_sentences(text), .summary = {}}};
+}
+
+}  // namespace
+
+int summarise_command(int argc, const char* const* argv) {
+  const Flag own[] = {{"--out", "", "the run folder"},
+                      {"--step", "", "step of the checkpoint; without it the newest"},
+                      {"--sentences", "extracts.take.sentences", "most sentences of an extract"},
+                      {"--words", "extracts.take.words", "most words of an extract; 0: any number"},
+                      {"--scores", "", "print the score and the place of each sentence too", true}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan summarise --out DIR FILE...: the sentences that a trained model chooses of texts, "
+      "in their order; - is standard input. A .story file, articles with <S_SEP> between "
+      "sentences, or plain text.",
+      SIZE_MAX);
+  require(!line.others.empty(), "summarise",
+          "got no text; expected files, or - for standard input");
+  const bool with_scores = line.value("--scores") != nullptr;
+  const Trained trained = load_run(line);
+  const TrainingRun& run = trained.run;
+  const DocumentModel* model = run.model->as_document_model();
+  require<NotImplemented>(model != nullptr && model->labels() == 2, "summarise",
+                          "{} does not label sentences; expected a run of hibert:labels",
+                          run.config.model_name);
+  const std::unique_ptr<const Tokenizer> tokenizer = document_tokenizer(run);
+  const RunConfig::Extracts& e = run.config.extracts;
+  for (const std::string& path : line.others) {
+    if (line.others.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
+    for (const Document& text : documents_of(read_input(path), path)) {
+      require(!text.article.empty(), "summarise", "{} has a text without sentences; expected some",
+              path);
+      const TokenDocument document =
+          token_document({.article = text.article, .summary = {}}, *tokenizer,
+                         model->special().sentence_end, model->max_sentence());
+      if (document.cut > 0) {
+        std::fprintf(stderr, "%s: %lld of %zu sentences are scored by their first %lld tokens\n",
+                     path.c_str(), static_cast<long long>(document.cut), text.article.size(),
+                     static_cast<long long>(model->max_sentence() - 1));
+      }
+      const std::vector<double> scores = sentence_scores(*model, document, e.chunk);
+      for (const int64_t i : select_sentences(scores, text.article, e.take)) {
+        const std::string& sentence = text.article[static_cast<size_t>(i)];
+        std::puts(with_scores ? fmt::format("{:.4f} {:>4}  {}", scores[static_cast<size_t>(i)],
+                                            i + 1, sentence)
+                                    .c_str()
+                              : sentence.c_str());
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace longspan

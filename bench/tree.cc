@@ -8,6 +8,8 @@
 //   bench_tree growth [--turns N] [--longest L] [--heads H] [--k K]
 //     seconds and peak bytes for lengths from 4,096 on, both sides, forward and backward, with the
 //     exponents of their growth
+//   bench_tree model [--turns N] [--longest L] [--k K]
+//     the same of a step of BP-Transformer: 3 layers of 96, batch 1, gradients of the loss
 //   bench_tree crossover [--turns N] [--longest L] [--heads H] [--k K]
 //     seconds of the causal tree and of our causal attention over the same tokens, forward and
 //     backward, for lengths from 256 on; bench/peers/lengths.py --groups tree has PyTorch's
@@ -31,8 +33,11 @@
 #include "bench/harness.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "models/bp_transformer/bp_transformer.h"
+#include "nn/module.h"
 #include "ops/attention/edge_attention.h"
 #include "ops/patterns/tree.h"
+#include "ops/random.h"
 
 namespace longspan::bench {
 namespace {
@@ -145,29 +150,68 @@ void pairs(int64_t turns, int64_t length, int64_t heads, bool causal, int64_t on
   }
 }
 
+/// Prints a line with the time and peak bytes of each length, and how they grow from line to line.
+class Growth {
+ public:
+  /// `work` runs once more, to find its peak.
+  void print(nlohmann::ordered_json line, double length, double seconds,
+             const std::function<void()>& work) {
+    memory_tracker().reset_peak();
+    work();
+    const auto bytes = static_cast<double>(memory_tracker().peak().total());
+    line["peak_bytes"] = bytes;
+    if (seconds_ > 0) {
+      line["time_exponent"] = std::log2(seconds / seconds_);
+      line["bytes_ratio"] = bytes / bytes_;
+      line["time_exponent_from_first"] =
+          std::log2(seconds / first_seconds_) / std::log2(length / first_length_);
+    } else {
+      first_seconds_ = seconds;
+      first_length_ = length;
+    }
+    seconds_ = seconds;
+    bytes_ = bytes;
+    fmt::print("{}\n", line.dump());
+    std::fflush(stdout);
+  }
+
+ private:
+  double seconds_ = 0, bytes_ = 0, first_seconds_ = 0, first_length_ = 0;
+};
+
 void growth(int64_t turns, int64_t longest, int64_t heads, int64_t k) {
-  double last_seconds = 0, last_bytes = 0;
+  Growth growth;
   for (int64_t n = 4096; n <= longest; n *= 2) {
     std::vector<Case> cases = {{.length = n, .heads = heads, .k = k, .clip = 4, .causal = false}};
     turns_of(cases, turns);
     Case& c = cases.front();
     c.out = {};
-    memory_tracker().reset_peak();
-    const Tensor out = c.attend();
-    const std::vector<Tensor> outs = {out}, douts = {c.dout};
-    gradients(outs, douts, c.leaves, true);
-    nlohmann::ordered_json line = described(c);
-    const double seconds = c.forward + c.backward,
-                 bytes = static_cast<double>(memory_tracker().peak().total());
-    line["peak_bytes"] = bytes;
-    if (last_seconds > 0) {
-      line["time_exponent"] = std::log2(seconds / last_seconds);
-      line["bytes_ratio"] = bytes / last_bytes;
-    }
-    last_seconds = seconds;
-    last_bytes = bytes;
-    fmt::print("{}\n", line.dump());
-    std::fflush(stdout);
+    growth.print(described(c), static_cast<double>(n), c.forward + c.backward, [&] {
+      const Tensor out = c.attend();
+      const std::vector<Tensor> outs = {out}, douts = {c.dout};
+      gradients(outs, douts, c.leaves, true);
+    });
+  }
+}
+
+void model_growth(int64_t turns, int64_t longest, int64_t k) {
+  BpTransformerConfig config = bp_transformer_preset("small");
+  config.k = k;
+  BpTransformer model(config, Init{});
+  const std::vector<Tensor> trained = parameters(model);
+  Growth growth;
+  for (int64_t n = 4096; n <= longest; n *= 2) {
+    const Tensor tokens = randint({1, n}, Generator(1), 0, config.vocab);
+    const Pass pass{.training = true, .gen = Generator(2)};
+    const auto step = [&] {
+      const std::vector<Tensor> loss = {model.loss(tokens, tokens, {}, pass).total()};
+      gradients(loss, {}, trained);
+    };
+    double seconds = 0;
+    step();
+    for (int64_t turn = 0; turn < turns; ++turn) best(seconds, step);
+    growth.print({{"model", "bp_transformer:small"}, {"k", k}, {"length", n}, {"both", seconds}},
+                 static_cast<double>(n), seconds, step);
   }
 }
 
@@ -206,10 +250,13 @@ int main(int argc, char** argv) {
           option(argc, argv, "--causal", 1) != 0, option(argc, argv, "--k", 0));
   } else if (what == "growth") {
     growth(turns, option(argc, argv, "--longest", 65536), heads, option(argc, argv, "--k", 4));
+  } else if (what == "model") {
+    model_growth(turns, option(argc, argv, "--longest", 65536), option(argc, argv, "--k", 4));
   } else if (what == "crossover") {
     crossover(turns, option(argc, argv, "--longest", 8192), heads, option(argc, argv, "--k", 4));
   } else {
-    fmt::print(stderr, "usage: bench_tree pairs|growth|crossover [--turns N] [--heads H] ...\n");
+    fmt::print(stderr,
+               "usage: bench_tree pairs|growth|model|crossover [--turns N] [--heads H] ...\n");
     return 1;
   }
   return 0;

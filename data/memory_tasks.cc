@@ -117,6 +117,12 @@ void check(const LookupTask& t) {
   require_within("lookup.far", t.far, t.length);
 }
 
+void check(const MarkedRecallTask& t) {
+  require_from("marked_recall.length", t.length, 3);
+  require_from("marked_recall.labels", t.labels, 1);
+  require_from("marked_recall.symbols", t.symbols, 1);
+}
+
 /// Gives a task without a length of its own the run's.
 void fit_length(auto& task, int64_t run_length) {
   if (task.length == 0) task.length = run_length;
@@ -239,6 +245,22 @@ Sample LookupTask::sample(const SampleKey& key) const {
     const int64_t source = i - (s.tokens[at(i)] == 0 ? far : near);
     if (source >= 0 && s.tokens[at(source)] != 0) s.targets[at(i)] = s.tokens[at(source)];
   }
+  return s;
+}
+
+void MarkedRecallTask::fit(int64_t run_length, int64_t /*vocabulary*/) {
+  fit_length(*this, run_length);
+}
+
+Sample MarkedRecallTask::sample(const SampleKey& key) const {
+  check(*this);
+  Draws draws = draws_of("marked-recall", key);
+  Sample s = decoys ? noise(draws, length, 2, labels + symbols)
+                    : noise(draws, length, 2 + labels, symbols);
+  s.tokens[0] = 1;
+  s.tokens[1] = any_of(draws, 2, labels);
+  s.tokens.back() = 0;
+  s.targets.back() = s.tokens[1];
   return s;
 }
 

@@ -121,4 +121,24 @@ struct LookupTask {
   Sample sample(const SampleKey& key) const;
 };
 
+/// Recall of a marked symbol: a mark, one of `labels` labels, noise, and the question at the end,
+/// the only token with a target: the label after the mark. With `decoys` the noise has labels too,
+/// so that the right one must be found next to the mark. Tokens: 0 asks, 1 marks, then come the
+/// labels, then `symbols` other tokens of noise. Chance accuracy is 1 / labels, and so it is with a
+/// reach of fewer than length - 2 positions.
+struct MarkedRecallTask {
+  static constexpr TargetKind kind = TargetKind::tokens;
+  int64_t length = 0, labels = 8, symbols = 16;
+  bool decoys = false;
+
+  int64_t vocabulary() const { return 2 + labels + symbols; }
+  void visit(auto& v) {
+    v("length", length)("labels", labels)("symbols", symbols)("decoys", decoys);
+  }
+  void fit(int64_t run_length, int64_t vocabulary);
+  SampleShape shape() const { return {length, vocabulary(), 1}; }
+  /// Throws ValueError that names the option if a size is too small.
+  Sample sample(const SampleKey& key) const;
+};
+
 }  // namespace longspan

@@ -394,6 +394,8 @@ constexpr SampleTaskEntry entries[] = {
      [] { return task_of(TwoDistanceTask{}, 256); }},
     {"lookup", "lookup", "generated: near tokens, and at markers a distant one",
      [] { return task_of(LookupTask{}, 256); }},
+    {"marked-recall", "marked_recall", "generated: the label after a mark, at the end of noise",
+     [] { return task_of(MarkedRecallTask{}, 256); }},
     {"clusters", "clusters", "generated: the token before each one in its group, among many groups",
      [] { return task_of(ClusterTask{}, 256); }},
     {"topic-docs", "topic_docs", "generated: documents whose sentences share a topic",

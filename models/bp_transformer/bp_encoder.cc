@@ -69,8 +69,9 @@ void check(const BpEncoderConfig& c) {
   require_not_negative(kName, "pair_classes", c.pair_classes);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, kName, "mask_id is {}; expected -1 to {}",
           c.mask_id, c.vocab - 1);
-  require(!c.mlm_head || c.d_embed == 0 || c.d_embed == c.d_model, kName,
-          "d_embed is {} and d_model {}; set mlm_head to false, or d_embed to 0", c.d_embed,
+  const bool ties = c.mlm_head && c.tie_embedding;
+  require(!ties || c.d_embed == 0 || c.d_embed == c.d_model, kName,
+          "d_embed is {} and d_model {}; set tie_embedding to false, or d_embed to 0", c.d_embed,
           c.d_model);
 }
 
@@ -87,7 +88,8 @@ BpEncoder::BpEncoder(const BpEncoderConfig& config, const Init& init)
   embed_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, site.at("norm"));
   stack_ = tree_stack(c, false, init);
   if (c.mlm_head) {
-    head_.weight = token_.weight;
+    head_.weight = c.tie_embedding ? token_.weight
+                                   : init.at("head").at("weight").make({c.vocab, c.d_model}, {});
     head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
   }
   if (c.classes > 0) classes_ = Linear(c.d_model, c.classes, true, init.at("classifier"), {});

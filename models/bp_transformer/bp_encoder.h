@@ -13,19 +13,21 @@ namespace longspan {
 /// BP-Transformer \cite ye2019 as an encoder.
 struct BpEncoderConfig : TreeLayersConfig {
   int64_t vocab = 257;
-  int64_t d_embed = 0;       ///< width of the token table; 0: d_model
-  double embed_std = 0.02;   ///< of the token table
-  bool causal = false;       ///< tokens see nothing to their right, as in the released classifier
-  bool mlm_head = true;      ///< leaves predict masked tokens; needs d_embed = d_model
-  int64_t mask_id = -1;      ///< the token that hides others; -1: the last id of the vocabulary
-  int64_t classes = 0;       ///< of a sequence, which the root tells apart
-  int64_t pair_classes = 0;  ///< of two sequences, which their two roots tell apart
+  int64_t d_embed = 0;        ///< width of the token table; 0: d_model
+  double embed_std = 0.02;    ///< of the token table
+  bool causal = false;        ///< tokens see nothing to their right, as in the released classifier
+  bool mlm_head = true;       ///< leaves predict masked tokens
+  bool tie_embedding = true;  ///< that head shares the token table; needs d_embed = d_model
+  int64_t mask_id = -1;       ///< the token that hides others; -1: the last id of the vocabulary
+  int64_t classes = 0;        ///< of a sequence, which the root tells apart
+  int64_t pair_classes = 0;   ///< of two sequences, which their two roots tell apart
 
   void visit(auto& v) {
     v("vocab", vocab);
     TreeLayersConfig::visit(v);
     v("d_embed", d_embed)("embed_std", embed_std)("causal", causal)("mlm_head", mlm_head)(
-        "mask_id", mask_id)("classes", classes)("pair_classes", pair_classes);
+        "tie_embedding", tie_embedding)("mask_id", mask_id)("classes", classes)("pair_classes",
+                                                                                pair_classes);
   }
 };
 
@@ -85,7 +87,7 @@ class BpEncoder final : public LanguageModel {
   Linear projection_;  // [D, De]; undefined if they are equal
   Normalization embed_norm_;
   Stack stack_;
-  Linear head_;  // the token table and a bias
+  Linear head_;  // [V, D], the token table if tied
   Linear classes_, pair_hidden_, pairs_;
 };
 

@@ -54,6 +54,7 @@ TEST(MemoryTasks, AreThoseOfTheirKey) {
   expect_keyed(CorridorTask{.length = 200});
   expect_keyed(TwoDistanceTask{.length = 200});
   expect_keyed(LookupTask{.length = 300});
+  expect_keyed(MarkedRecallTask{.length = 100});
 }
 
 TEST(MemoryTasks, TakeTheLengthOfTheRunOrTheirOwn) {
@@ -73,6 +74,8 @@ TEST(MemoryTasks, TakeTheLengthOfTheRunOrTheirOwn) {
   EXPECT_EQ(fitted(TwoDistanceTask{.length = 5000}), 5000);
   EXPECT_EQ(fitted(LookupTask{}), 1100);
   EXPECT_EQ(fitted(LookupTask{.length = 5000}), 5000);
+  EXPECT_EQ(fitted(MarkedRecallTask{}), 1100);
+  EXPECT_EQ(fitted(MarkedRecallTask{.length = 5000}), 5000);
 }
 
 TEST(MemoryTasks, PeriodsRepeat) {
@@ -334,6 +337,25 @@ TEST(MemoryTasks, MarkersNeedADistantToken) {
   expect_uniform(far, 1, 8);
 }
 
+TEST(MemoryTasks, MarkedLabelsAreAskedForAtTheEnd) {
+  for (const bool decoys : {false, true}) {
+    std::set<int32_t> labels, noise;
+    for (uint64_t index = 0; index < 200; ++index) {
+      const MarkedRecallTask task{.length = 12, .labels = 3, .symbols = 2, .decoys = decoys};
+      const Sample s = task.sample({.index = index});
+      ASSERT_EQ(s.tokens.size(), 12u);
+      EXPECT_EQ(s.tokens.front(), 1);
+      EXPECT_EQ(s.tokens.back(), 0);
+      EXPECT_EQ(s.targets.back(), s.tokens[1]);
+      EXPECT_EQ(std::count(s.targets.begin(), s.targets.end(), ignored_target), 11);
+      labels.insert(s.tokens[1]);
+      noise.insert(s.tokens.begin() + 2, s.tokens.end() - 1);
+    }
+    EXPECT_EQ(labels, (std::set<int32_t>{2, 3, 4}));
+    EXPECT_EQ(noise, decoys ? (std::set<int32_t>{2, 3, 4, 5, 6}) : (std::set<int32_t>{5, 6}));
+  }
+}
+
 TEST(MemoryTasks, OfOneSymbolHaveOneAnswer) {
   const auto answers = [](const auto& task) {
     std::set<int32_t> seen;
@@ -347,6 +369,7 @@ TEST(MemoryTasks, OfOneSymbolHaveOneAnswer) {
   EXPECT_EQ(answers(CorridorTask{.length = 9, .colours = 1, .symbols = 1}), Set{1});
   EXPECT_EQ(answers(TwoDistanceTask{.length = 40, .near = 1, .far = 2, .symbols = 1}), Set{2});
   EXPECT_EQ(answers(LookupTask{.length = 40, .near = 1, .far = 2, .symbols = 1}), Set{1});
+  EXPECT_EQ(answers(MarkedRecallTask{.length = 9, .labels = 1, .symbols = 1}), Set{2});
 }
 
 /// Expects that neither a sample nor a run of 600 tokens takes the options.
@@ -385,6 +408,9 @@ TEST(MemoryTasks, NameTheOptionThatIsWrong) {
   expect_refused(LookupTask{.length = 200}, "lookup.far: ", "samples of 200 tokens");
   expect_refused(LookupTask{.length = 201, .every = 1}, "lookup.every: ", "expected 2");
   expect_refused(LookupTask{.length = 201, .symbols = 0}, "lookup.symbols: ", "got 0");
+  expect_refused(MarkedRecallTask{.length = 2}, "marked_recall.length: ", "got 2; expected 3");
+  expect_refused(MarkedRecallTask{.length = 9, .labels = 0}, "marked_recall.labels: ", "got 0");
+  expect_refused(MarkedRecallTask{.length = 9, .symbols = 0}, "marked_recall.symbols: ", "got 0");
   const std::string none = message_of<ValueError>([] { RecallTask{}.fit(511, 100); });
   EXPECT_TRUE(contains(none, "recall.document: got 512, and samples of 511")) << none;
 }

@@ -6,6 +6,7 @@
 
 #include "core/divide.h"
 #include "nn/outline.h"
+#include "ops/patterns/tree.h"
 #include "ops/patterns/window.h"
 
 namespace longspan::test {
@@ -104,6 +105,24 @@ int64_t merged_pairs(const SparseTransformerConfig& c, const std::vector<IndexSe
   }
   const int64_t both = length + (c.paper_window ? std::max<int64_t>(0, length - l) : 0);
   return pairs_of(c, IndexSet::local, 0, length) + pairs_of(c, IndexSet::strided, 0, length) - both;
+}
+
+/// Layers over a tree of l tokens, with `cross` pairs of a source in each.
+int64_t tree_layers_of(const TreeLayersConfig& c, bool causal, int64_t l, int64_t cross = 0) {
+  const Tree tree{l};
+  const int64_t d = c.d_model, nodes = tree.nodes(), all = tree_pairs(l, c.tree(causal));
+  // Pairs of spans: each token is in one span of every level, and spans may see themselves.
+  const int64_t spans = l * (tree.levels() - 1) + (c.span_self_loop ? nodes - l : 0);
+  int64_t macs = 0;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const bool last = i + 1 == c.n_layer;
+    const int64_t rows = last ? l : nodes;
+    macs += 2 * nodes * d * d + 2 * rows * d * d;  // k, v; q, out
+    macs += 3 * d * (last ? all - spans : all);    // q k, q r, p v
+    macs += 2 * rows * d * c.d_ff;
+    if (cross > 0) macs += 4 * l * d * d + 2 * d * cross;
+  }
+  return macs;
 }
 
 }  // namespace
@@ -383,6 +402,20 @@ int64_t outlined_pairs(const LanguageModel& model, int64_t l) {
     }
   }
   return n;
+}
+
+int64_t macs_of(const BpTransformerConfig& c, int64_t l) {
+  const bool projects = c.d_embed > 0 && c.d_embed != c.d_model;
+  return tree_layers_of(c, true, l) + l * c.d_model * c.vocab +
+         (projects ? l * c.d_embed * c.d_model : 0);
+}
+
+int64_t macs_of(const BpEncoderConfig& c, int64_t l) {
+  return tree_layers_of(c, c.causal, l) + l * c.d_model * c.vocab;
+}
+
+int64_t macs_of(const BpTranslatorConfig& c, int64_t l) {
+  return tree_layers_of(c, false, l) + tree_layers_of(c, true, l, l * l) + l * c.d_model * c.vocab;
 }
 
 }  // namespace longspan::test

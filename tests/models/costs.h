@@ -5,6 +5,9 @@
 
 #include "models/adaptive_span/adaptive_span.h"
 #include "models/bigbird/bigbird_pegasus.h"
+#include "models/bp_transformer/bp_encoder.h"
+#include "models/bp_transformer/bp_transformer.h"
+#include "models/bp_transformer/bp_translator.h"
 #include "models/compressive/compressive.h"
 #include "models/etc/etc.h"
 #include "models/expire_span/expire_span.h"
@@ -55,6 +58,12 @@ int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l);
 int64_t macs_of(const LedConfig& c, int64_t l);
 /// `pairs` are those of the encoder's self-attention, of all layers and heads.
 int64_t macs_of(const BigBirdPegasusConfig& c, int64_t pairs, int64_t l);
+
+/// All nodes are rows of a layer, in the last one the leaves alone.
+int64_t macs_of(const BpTransformerConfig& c, int64_t l);
+int64_t macs_of(const BpEncoderConfig& c, int64_t l);
+/// A target reads all of its source.
+int64_t macs_of(const BpTranslatorConfig& c, int64_t l);
 
 /// Returns the visible pairs of all layers and heads, counted from the model's outlines.
 int64_t outlined_pairs(const LanguageModel& model, int64_t l);

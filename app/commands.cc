@@ -21,7 +21,7 @@ const Flag flags[] = {
     {"--length", "length",
      "tokens of a segment, or of a source; a new model has positions for as many"},
     {"--target-length", "target_length", "encoder-decoders: most tokens to write"},
-    {"--documents", "documents", "encoder-decoders: train on so many; 0: all"},
+    {"--documents", "documents", "models of documents: train on so many; 0: all"},
     {"--gap-sentences", "gap_sentences",
      "encoder-decoders: leave out this share of the sentences and write them; 0: summaries"},
     {"--batch", "batch", "segments, or pairs, of a step"},

@@ -128,6 +128,38 @@ pieces() {
     --out "$out.model"
 }
 
+# sentences: articles as sentences of up to 50 of 4,000 byte pairs.
+sentences() {
+  run+=(--task wiki-leads --tokenizer "$out.model" --set model.vocab=4004 --threads 1)
+  run+=(--set model.sentence_length=51 --set model.dropout=0.1)
+  [ -e "$out.model" ] && return
+  mkdir -p "$(dirname "$out")"
+  "$longspan" tokens train --task wiki-leads --kind bpe --vocabulary 4000 --out "$out.model" >&2
+}
+
+# compare_labels DIR: a line for each kind of start, learning rate and seed, all with 200 labelled documents.
+compare_labels() {
+  local dir=$1 start seed lr options common=("${run[@]}" --threads 1 --set model.vocab=64)
+  for seed in 1 2 3; do
+    for start in topic-docs topic-labels; do
+      run=("${common[@]}" --model hibert --seed "$seed" --task "$start")
+      out=$dir/$start-$seed train_to 2000 >&2
+    done
+    for lr in 5e-4 1e-3; do
+      for start in none topic-docs topic-labels; do
+        options=(--model hibert:labels --task topic-labels --documents 200 --seed "$seed" --lr "$lr")
+        if [ "$start" != none ]; then options+=(--from "$dir/$start-$seed"); fi
+        run=("${common[@]}" "${options[@]}")
+        out=$dir/labels-$start-$seed-$lr
+        train_to 200 >&2
+        score valid >&2
+        echo "{\"pre_trained\":\"$start\",\"lr\":$lr,\"seed\":$seed,$(tail -n 1 "$out/evals.jsonl" |
+          grep -o '"valid_bpb":[0-9.]*,"valid_accuracy":[0-9.]*,"valid_f1":[0-9.]*')}"
+      done
+    done
+  done
+}
+
 # summaries: first the sentences left out of articles, then their summaries from there.
 summaries() {
   pieces
@@ -397,6 +429,21 @@ case "$family" in
     summaries
     score valid --no-repeat-ngram 3
     score test --no-repeat-ngram 3 ;;
+  hibert-topics) # hidden sentences of documents on a topic; labels of 200 with and without that
+    compare_labels "$out" | tee "$out.jsonl" ;;
+  hibert-overfit) # eight articles and their extracts by heart
+    sentences
+    run+=(--model hibert:labels --documents 8 --batch 8 --set model.dropout=0)
+    train_to 400 --lr 1e-3
+    score train
+    score test ;;
+  hibert) # hidden sentences of articles, then which of them are nearest to their leads
+    sentences
+    out="$out-masked" train_to 1500 --model hibert
+    run+=(--model hibert:labels --from "$out-masked" --batch 8)
+    train_to 400
+    score valid
+    score test ;;
   bigbird_pegasus) # the same, written as the paper does
     summaries
     score valid "${paper[@]}"

@@ -57,6 +57,7 @@ MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
   MaskedDocuments out;
   for (const TokenDocument* document : batch) out.documents.push_back(document->sentences);
   const auto documents = static_cast<int64_t>(batch.size());
+  int64_t slots = 0;  // sentences of earlier documents
   for (int64_t d = 0; d < documents; ++d) {
     const auto& sentences = batch[static_cast<size_t>(d)]->sentences;
     const int64_t n = std::ssize(sentences);
@@ -70,7 +71,8 @@ MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
     std::sort(order.begin(), order.begin() + count);
     for (int64_t i = 0; i < count; ++i) {
       const auto s = static_cast<size_t>(order[static_cast<size_t>(i)]);
-      out.masked.push_back({d, static_cast<int64_t>(s), sentences[s]});
+      const auto place = static_cast<int64_t>(s);
+      out.masked.push_back({d, place, slots + place, sentences[s]});
       std::vector<int32_t>& seen = out.documents[static_cast<size_t>(d)][s];
       const double u = draws.uniform(), v = draws.uniform();
       if (u < masking.masked) {
@@ -83,6 +85,7 @@ MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
         seen = other[static_cast<size_t>(draws.below(std::ssize(other)))];
       }
     }
+    slots += n;
   }
   return out;
 }

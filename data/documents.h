@@ -45,6 +45,7 @@ int64_t masked_count(int64_t sentences, const SentenceMasking& masking);
 /// A sentence of a batch that is to be written again.
 struct MaskedSentence {
   int64_t document = 0, sentence = 0;
+  int64_t slot = 0;               ///< its index among the sentences of all documents
   std::vector<int32_t> original;  ///< with its end token
 };
 

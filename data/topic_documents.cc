@@ -7,12 +7,12 @@
 namespace longspan {
 namespace {
 
-/// Returns the topic that is more frequent than all others, or -1.
-int64_t most_frequent(const std::vector<int64_t>& drawn, int64_t topics) {
-  std::vector<int64_t> counts(static_cast<size_t>(topics), 0);
-  for (const int64_t t : drawn) ++counts[static_cast<size_t>(t)];
-  const auto most = std::max_element(counts.begin(), counts.end());
-  return std::count(counts.begin(), counts.end(), *most) == 1 ? most - counts.begin() : -1;
+/// Returns the topic of more than half of the sentences, or -1.
+int64_t majority_of(const std::vector<int64_t>& drawn) {
+  for (const int64_t t : drawn) {
+    if (2 * std::count(drawn.begin(), drawn.end(), t) > std::ssize(drawn)) return t;
+  }
+  return -1;
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ Sample TopicTask::sample(const SampleKey& key) const {
       const int64_t other = draws.below(topics);
       t = own ? topic : other;
     }
-    majority = most_frequent(drawn, topics);
+    majority = majority_of(drawn);
     if (majority >= 0) break;
   }
   Sample s;

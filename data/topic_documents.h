@@ -9,9 +9,9 @@ namespace longspan {
 /// Documents on a topic. Sentence i of topic t is [a_t, b_i, s_{(t + i) mod topics}], so that its
 /// place and the topic of the others determine a hidden sentence, while without the others a_t is
 /// one of `topics` tokens, ln(topics) nats. All sentences of a document have its topic; with
-/// `mixed`, each has it with probability 1/2 and else any topic, drawn again until one topic is
-/// more frequent than every other. The label of a sentence is whether it has that topic. Tokens: 0
-/// ends a sentence, then come a, b and s.
+/// `mixed`, each has it with probability 1/2 and else any topic, drawn again until more than half
+/// of them have one topic. The label of a sentence is whether it has that topic. Tokens: 0 ends a
+/// sentence, then come a, b and s.
 struct TopicTask {
   static constexpr TargetKind kind = TargetKind::sentences;
   int64_t topics = 16, sentences = 8;

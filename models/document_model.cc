@@ -116,6 +116,18 @@ void PackedDocuments::add(const std::vector<std::vector<int32_t>>& document) {
   documents.push_back(std::ssize(document));
 }
 
+void SentenceTargets::add(int64_t slot, const std::vector<int32_t>& sentence,
+                          const DocumentTokens& special) {
+  require<ShapeError>(!sentence.empty(), kName,
+                      "a sentence without tokens; expected its end token");
+  slots.push_back(slot);
+  lengths.push_back(std::ssize(sentence));
+  inputs.push_back(special.begin);
+  inputs.insert(inputs.end(), sentence.begin(), sentence.end() - 1);
+  targets.insert(targets.end(), sentence.begin(), sentence.end() - 1);
+  targets.push_back(special.end);
+}
+
 LanguageModel::Losses DocumentModel::label_loss(const PackedDocuments& in,
                                                 const std::vector<int32_t>& of_sentences,
                                                 Pass pass) const {

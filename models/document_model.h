@@ -18,20 +18,23 @@ struct PackedDocuments {
   void add(const std::vector<std::vector<int32_t>>& document);
 };
 
-/// Sentences of a batch that a decoder writes, packed in the same way. All inputs of a sentence but
-/// the first are its tokens; targets are the tokens that follow, or ignored_target.
-struct SentenceTargets {
-  std::vector<int64_t> slots;    ///< the index of each in PackedDocuments::sentences
-  std::vector<int64_t> lengths;  ///< tokens of each, with its end token
-  std::vector<int32_t> inputs, targets;
-};
-
 /// The tokens with a meaning of their own.
 struct DocumentTokens {
   int32_t begin = 0;         ///< the first input of the decoder
   int32_t end = 0;           ///< the last target of the decoder
   int32_t sentence_end = 0;  ///< the last token of a sentence in a document
   int32_t mask = 0;          ///< replaces the tokens of a masked sentence, except the last one
+};
+
+/// Sentences of a batch that a decoder writes, packed in the same way. All inputs of a sentence but
+/// the first are its tokens; targets are the tokens that follow, or ignored_target.
+struct SentenceTargets {
+  std::vector<int64_t> slots;    ///< the index of each in PackedDocuments::sentences
+  std::vector<int64_t> lengths;  ///< tokens of each, with its end token
+  std::vector<int32_t> inputs, targets;
+
+  /// Adds a sentence of tokens with its end token, to be written in place of sentence `slot`.
+  void add(int64_t slot, const std::vector<int32_t>& sentence, const DocumentTokens& special);
 };
 
 /// A model that reads documents as sentences. It writes masked sentences again, or labels every

@@ -36,21 +36,8 @@ PackedDocuments packed(const std::vector<TokenDocument>& batch) {
 
 /// Returns the sentences that are masked as what the model has to write.
 SentenceTargets written_of(const MaskedDocuments& all, const DocumentTokens& special) {
-  std::vector<int64_t> first;  // slot of each document's first sentence
-  int64_t slots = 0;
-  for (const auto& document : all.documents) {
-    first.push_back(slots);
-    slots += std::ssize(document);
-  }
   SentenceTargets to;
-  for (const MaskedSentence& m : all.masked) {
-    to.slots.push_back(first[static_cast<size_t>(m.document)] + m.sentence);
-    to.lengths.push_back(std::ssize(m.original));
-    to.inputs.push_back(special.begin);
-    to.inputs.insert(to.inputs.end(), m.original.begin(), m.original.end() - 1);
-    to.targets.insert(to.targets.end(), m.original.begin(), m.original.end() - 1);
-    to.targets.push_back(special.end);
-  }
+  for (const MaskedSentence& m : all.masked) to.add(m.slot, m.original, special);
   return to;
 }
 
@@ -173,7 +160,7 @@ TokenDocument DocumentData::training_item(int64_t row) const {
   return item("train", endless ? row : item_of_row(row, size("train"), run_.config.seed));
 }
 
-const SentenceMasking DocumentData::masking() const {
+SentenceMasking DocumentData::masking() const {
   const RunConfig::Extracts& e = run_.config.extracts;
   return {.share = e.mask_share, .most = e.mask_most, .token = model_.special().mask};
 }
@@ -203,16 +190,35 @@ DocumentData::Loss DocumentData::loss_of(const std::vector<TokenDocument>& batch
     result.counted = std::ssize(in.sentences);
     return result;
   }
-  std::vector<const TokenDocument*> all;
-  for (const TokenDocument& document : batch) all.push_back(&document);
-  const MaskedDocuments masked = mask_sentences(all, masking(), masks);
+  return loss_of(masked(batch, masks), pass);
+}
+
+DocumentData::Loss DocumentData::loss_of(const MaskedDocuments& masked, Pass pass) const {
   PackedDocuments in;
   for (const auto& document : masked.documents) in.add(document);
   const SentenceTargets written = written_of(masked, model_.special());
-  result.losses = model_.sentence_loss(in, written, pass);
-  result.tokens = std::ssize(in.tokens) + std::ssize(written.inputs);
-  result.counted = std::ssize(written.targets);
-  return result;
+  return {.losses = model_.sentence_loss(in, written, pass),
+          .tokens = std::ssize(in.tokens) + std::ssize(written.inputs),
+          .counted = std::ssize(written.targets)};
+}
+
+MaskedDocuments DocumentData::masked(const std::vector<TokenDocument>& batch,
+                                     Generator masks) const {
+  std::vector<const TokenDocument*> all;
+  for (const TokenDocument& document : batch) all.push_back(&document);
+  return mask_sentences(all, masking(), masks);
+}
+
+void DocumentData::each_masked(const std::string& part,
+                               const std::function<void(const MaskedDocuments&)>& visit) const {
+  const Generator masks = Generator{run_.config.seed}.fork("masks").fork(part);
+  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
+    std::vector<TokenDocument> batch;
+    for (int64_t k = i; k < std::min(i + run_.config.batch, size(part)); ++k) {
+      batch.push_back(item(part, k));
+    }
+    visit(masked(batch, masks.fork(static_cast<uint64_t>(i))));
+  }
 }
 
 TaskData::Forward DocumentData::forward(int64_t i, const SegmentMemory& /*memory*/,
@@ -233,16 +239,44 @@ double DocumentData::bits(const std::string& part) const {
   }
   const NoGrad off;
   Score total;
-  const Generator masks = Generator{run_.config.seed}.fork("masks").fork(part);
-  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
-    std::vector<TokenDocument> batch;
-    for (int64_t k = i; k < std::min(i + run_.config.batch, size(part)); ++k) {
-      batch.push_back(item(part, k));
-    }
-    const Loss loss = loss_of(batch, masks.fork(static_cast<uint64_t>(i)), Pass{});
+  each_masked(part, [&](const MaskedDocuments& batch) {
+    const Loss loss = loss_of(batch, Pass{});
     total += {loss.losses.loss.item() * static_cast<double>(loss.counted), loss.counted};
-  }
+  });
   return total.count > 0 ? total.bits() : std::nan("");
+}
+
+/// One document at a time, because logits of all classes take much memory.
+Answers DocumentData::right(const std::string& part) const {
+  const NoGrad off;
+  Answers all;
+  each_masked(part, [&](const MaskedDocuments& batch) {
+    for (size_t d = 0; d < batch.documents.size(); ++d) {
+      MaskedDocuments one{{batch.documents[d]}, {}};
+      for (const MaskedSentence& m : batch.masked) {
+        if (m.document != static_cast<int64_t>(d)) continue;
+        one.masked.push_back(m);
+        one.masked.back().slot = m.sentence;
+      }
+      PackedDocuments in;
+      in.add(one.documents[0]);
+      const SentenceTargets written = written_of(one, model_.special());
+      const Tensor targets =
+          Tensor::from(written.targets, {std::ssize(written.targets)}, run_.device);
+      all += count_right(model_.sentence_logits(in, written, Pass{}), targets);
+    }
+  });
+  return all;
+}
+
+std::vector<int32_t> DocumentData::first_tokens(int64_t count) const {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < size("valid") && std::ssize(tokens) < count; ++i) {
+    for (const auto& s : item("valid", i).sentences)
+      tokens.insert(tokens.end(), s.begin(), s.end());
+  }
+  tokens.resize(std::min(tokens.size(), static_cast<size_t>(std::max<int64_t>(count, 0))));
+  return tokens;
 }
 
 DocumentData::Labelled DocumentData::label(const std::string& part) const {
@@ -284,19 +318,29 @@ ExtractScores DocumentData::extract_scores(const std::string& part) const {
 }
 
 TaskData::Evaluation DocumentData::evaluate(const std::string& part) const {
-  if (writes()) return {bits(part), {}};
-  const Labelled all = label(part);
   Evaluation result;
   result.bits = bits(part);
   Report& r = result.report;
+  if (writes()) {
+    const double share = right(part).percent();
+    r.lines.push_back(fmt::format("{:.2f} % of hidden tokens right", share));
+    r.figures = {{"accuracy", share}};
+    return result;
+  }
+  const Labelled all = label(part);
   if (all.sentences > 0) {
     const double right = 100 * all.counts.accuracy(), f1 = 100 * all.counts.overlap().f1();
     r.lines.push_back(
         fmt::format("{:.2f} % of {} sentences right, F1 {:.2f} %", right, all.sentences, f1));
     r.figures = {{"accuracy", right}, {"f1", f1}};
   }
+  report_extracts(part, r);
+  return result;
+}
+
+void DocumentData::report_extracts(const std::string& part, Report& r) const {
   const ExtractScores scores = extract_scores(part);
-  if (scores.extracts.documents == 0) return result;
+  if (scores.extracts.documents == 0) return;
   r.lines.push_back(fmt::format("{:<20} {:>7} {:>7} {:>7} {:>10}", "", "ROUGE-1", "ROUGE-2",
                                 "ROUGE-L", "ROUGE-Lsum"));
   const auto add = [&r](const char* key, const std::string& name, const RougeScores& mean) {
@@ -310,7 +354,6 @@ TaskData::Evaluation DocumentData::evaluate(const std::string& part) const {
   add("rouge", "extracts", scores.extracts);
   add("oracle", "greedy oracle", scores.oracle);
   add("lead", fmt::format("first {} sentences", run_.config.extracts.take.sentences), scores.lead);
-  return result;
 }
 
 }  // namespace longspan

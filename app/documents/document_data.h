@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,28 +46,36 @@ class DocumentData final : public TaskData {
   /// and the batch; or of every label.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }
-  /// Reports, for labels, the share that is right and F1, and for documents with summaries ROUGE of
-  /// the extracts, of the oracles and of the first sentences.
+  /// Reports the share of the masked tokens that the model finds most likely; for labels, the share
+  /// that is right and F1, and for documents with summaries ROUGE of the extracts, of the oracles
+  /// and of the first sentences.
   Evaluation evaluate(const std::string& part) const override;
-  std::vector<int32_t> first_tokens(int64_t /*count*/) const override { return {}; }
+  std::vector<int32_t> first_tokens(int64_t count) const override;
 
   /// Returns the scores of the extracts of a split that has summaries.
   ExtractScores extract_scores(const std::string& part) const;
 
  private:
   bool writes() const { return model_.labels() == 0; }
-  const SentenceMasking masking() const;
+  SentenceMasking masking() const;
   TokenDocument item(const std::string& part, int64_t i) const;
   TokenDocument training_item(int64_t row) const;
   TokenDocument generated(const std::string& part, int64_t i) const;
   /// Reads the texts of a split, and labels them by their oracles where no labels are given.
   void read(size_t part);
+  /// Calls visit(masked documents) for a split, some documents at a time.
+  void each_masked(const std::string& part,
+                   const std::function<void(const MaskedDocuments&)>& visit) const;
   /// The loss of some documents, and the number of targets that count.
   struct Loss {
     LanguageModel::Losses losses;
     int64_t tokens = 0, counted = 0;
   };
   Loss loss_of(const std::vector<TokenDocument>& batch, Generator masks, Pass pass) const;
+  Loss loss_of(const MaskedDocuments& masked, Pass pass) const;
+  MaskedDocuments masked(const std::vector<TokenDocument>& batch, Generator masks) const;
+  Answers right(const std::string& part) const;
+  void report_extracts(const std::string& part, Report& r) const;
   struct Labelled {
     double nats = 0;
     BinaryCounts counts;

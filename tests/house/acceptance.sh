@@ -14,6 +14,7 @@ BigBird,.Test 10
 Linformer,.Test 8
 Reformer,.Test 12
 Routing,.Test 12
+Hibert,.Test 17
 (TransformerXL|TransformerXLGoldens),.Test 12
 AdaptiveSpan,.Test 12
 (ExpireSpan|ExpireSpanGoldens),.Test 14
@@ -47,8 +48,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/tests"
-for set in SparseTransformer BlockBert Longformer Etc BigBird Linformer Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Performer Routing Memory; do
-  for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do echo "TEST($set, Test${n}_Holds) {"; done
+for set in SparseTransformer BlockBert Longformer Etc BigBird Linformer Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Performer Routing Hibert Memory; do
+  for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do echo "TEST($set, Test${n}_Holds) {"; done
 done > "$folder/tests/models.cc"
 for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"
 (check "$folder") || { echo "misses what is there"; exit 1; }

@@ -11,6 +11,7 @@
 #include "models/compressive/compressive.h"
 #include "models/etc/etc.h"
 #include "models/expire_span/expire_span.h"
+#include "models/hibert/hibert.h"
 #include "models/linformer/linformer.h"
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
@@ -56,6 +57,8 @@ int64_t macs_of(const RoutingConfig& c, int64_t l);
 /// layers and heads.
 int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l);
 int64_t macs_of(const LedConfig& c, int64_t l);
+/// A row of l tokens without end tokens, all of whose sentences are written.
+int64_t macs_of(const HibertConfig& c, int64_t l);
 /// `pairs` are those of the encoder's self-attention, of all layers and heads.
 int64_t macs_of(const BigBirdPegasusConfig& c, int64_t pairs, int64_t l);
 

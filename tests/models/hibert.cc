@@ -327,8 +327,46 @@ TEST(Hibert, Test11_FineTuningStartsFromTheEncoders) {
   EXPECT_EQ(Adam(named_parameters(labels)).steps(), 0);
 }
 
-// --------------------------------------------------------------------------------- other
-// properties
+// ---------------------------------------------------------------------------------------- goldens
+
+class HibertGoldens : public testing::TestWithParam<std::string> {};
+
+void compare(const std::string& name, DType dtype, double tolerance) {
+  const GoldenFile golden("hibert", name);
+  HibertConfig config;
+  set_fields(config, golden.settings);
+  Hibert model(config, Init{.gen = Generator{1}, .dtype = dtype});
+  golden.set_parameters(model);
+  const auto list = [&](const char* what) {
+    return cast(golden[what], DType::i32).to_vector<int32_t>();
+  };
+  const auto sizes = [&](const char* what) { return golden[what].to_vector<int64_t>(); };
+  const PackedDocuments in{list("input.tokens"), sizes("input.sentences"),
+                           sizes("input.documents")};
+  golden.expect("output.h", model.sentence_vectors(in, Pass{}), tolerance);
+  golden.expect("output.d", model.encode(in, Pass{}), tolerance);
+  LanguageModel::Losses losses;
+  if (config.labels > 0) {
+    golden.expect("output.logits", model.label_logits(in, Pass{}), tolerance);
+    losses = model.label_loss(in, list("input.labels"), training);
+  } else {
+    const SentenceTargets written{sizes("input.slots"), sizes("input.lengths"),
+                                  list("input.inputs"), list("input.targets")};
+    golden.expect("output.logits", model.sentence_logits(in, written, Pass{}), tolerance);
+    losses = model.sentence_loss(in, written, training);
+  }
+  golden.expect("output.loss", losses.loss, tolerance);
+  backward(losses.total());
+  golden.expect_gradients(model, tolerance);
+}
+
+TEST_P(HibertGoldens, EveryOutputAndGradient) { compare(GetParam(), DType::f64, 1e-11); }
+TEST_P(HibertGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
+
+INSTANTIATE_TEST_SUITE_P(Hibert, HibertGoldens, testing::ValuesIn(golden_names("hibert")),
+                         [](const auto& param) { return param.param; });
+
+// --------------------------------------------------------------------------------- properties
 
 TEST(Hibert, AttendsWithinSentencesAndDocumentsAlone) {
   HibertConfig c = hibert_preset("s");

@@ -1,0 +1,42 @@
+// HIBERT's entries in the table that tests every model: rows of tokens as documents.
+
+#include "models/hibert/hibert.h"
+#include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
+
+namespace longspan::test {
+namespace {
+
+ModelInfo entry(const std::string& name, const HibertConfig& c) {
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return std::make_unique<Hibert>(c, init); };
+  HibertConfig dropping = c;
+  dropping.dropout = 0.1f;
+  dropping.dropout_attn = 0.2f;
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
+    return std::make_unique<Hibert>(dropping, init);
+  };
+  // A token is written after its sentence's context, which has read the whole document.
+  m.sees = [](int64_t, int64_t) { return true; };
+  m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.macs = [c](int64_t l) { return macs_of(c, l); };
+  m.steps = 400;
+  m.masked = true;
+  m.decodes = false;   // what it writes is not what it reads: tests/models/hibert.cc decodes
+  m.outlined = false;  // attention is within sentences, which are known with the tokens
+  m.unrecorded = "the host reads where sentences end";
+  return m;
+}
+
+const RegisteredModel own = [] {
+  HibertConfig c = hibert_preset("tiny");
+  c.vocab = 40;
+  c.d_model = 16;
+  c.n_layer = c.document_layers = c.decoder_layers = 2;
+  return entry("hibert", c);
+}();
+
+}  // namespace
+}  // namespace longspan::test

@@ -49,6 +49,7 @@ struct EdgeTablesOf {
     f(tables.key_cuts...);
   }
 };
+/// The tables as kernels read them.
 using EdgeTables = EdgeTablesOf<ConstView>;
 
 /// Rows of a block, at most; and runs of a row, keys and labels of a block whose rows are computed

@@ -17,7 +17,7 @@
 
 namespace longspan {
 
-/// The layers of a model over binary trees \cite ye2019 , and who attends to whom.
+/// The layers of a model over binary trees \cite ye2019 , and which nodes attend to which.
 struct TreeLayersConfig {
   int64_t n_layer = 3, n_head = 4, d_model = 96, d_ff = 384;
   int64_t k = 4;                ///< neighbours of a token on each level of the tree and side

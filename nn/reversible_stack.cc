@@ -1,5 +1,7 @@
 // Stacks with a reversible memory policy: the branches of their blocks are steps over two streams.
 
+#include <utility>
+
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "nn/reversible.h"
@@ -69,7 +71,8 @@ namespace {
 class Walk {
  public:
   Walk(const Tensor& x, const MemoryPolicy& policy, size_t steps_of_a_block)
-      : layers_(x.dtype()), streams_(make(x, policy, steps_of_a_block)) {}
+      : options_(reversible_options(policy, x.dtype(), static_cast<int64_t>(steps_of_a_block))),
+        streams_(enter_reversible(x, options_), options_) {}
 
   /// Returns the branches of the next block as steps, with their norms.
   std::vector<std::shared_ptr<Block::Residual>> enter(const Block& block) {
@@ -78,20 +81,24 @@ class Walk {
     return steps;
   }
   Reversible& streams() { return streams_; }
+  /// Does the next step, which computes only some rows of the streams: from here on there are no
+  /// others. Such a step cannot be inverted, so that it saves what its ops save.
+  Output step_to_rows(const Layer& f, const LayerContext& ctx, Pass pass) {
+    const Halves x = streams_.finish();
+    Output out = f.forward(cast(x.x2, options_.layers), ctx, pass);
+    Tensor y = cast(out.y, x.x1.dtype());
+    if (options_.exact) y = round_to_grid(y, options_.grid);
+    streams_ = Reversible({ctx.edges->of(x.x2), add(ctx.edges->of(x.x1), y)}, options_);
+    return out;
+  }
   /// Returns the output of the stack for streams x, before the final norm.
   Tensor result(const Halves& x) const {
-    const Tensor y = cast(mean_of(x), layers_);
+    const Tensor y = cast(mean_of(x), options_.layers);
     return before_ != nullptr ? before_->forward(y) : y;
   }
 
  private:
-  static Reversible make(const Tensor& x, const MemoryPolicy& policy, size_t steps_of_a_block) {
-    const ReversibleOptions options =
-        reversible_options(policy, x.dtype(), static_cast<int64_t>(steps_of_a_block));
-    return {enter_reversible(x, options), options};
-  }
-
-  DType layers_;
+  ReversibleOptions options_;
   Reversible streams_;
   const Normalization* before_ = nullptr;  // of the last branch, if its norm comes after the sum
 };
@@ -101,10 +108,6 @@ class Walk {
 Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext& ctx,
                                         const SegmentMemory& memory, Pass pass,
                                         std::vector<Tensor>* each) const {
-  require<NotImplemented>(ctx.last_edges == nullptr || ctx.decoding, "stack",
-                          "memory = {} computes the same rows in every layer; the last layer of "
-                          "this model computes fewer, so choose standard, lean or checkpoint",
-                          policy_.text());
   Result result;
   result.memory.layers.resize(blocks_.size());
   NewestRows newest(ctx.mem_len);
@@ -119,8 +122,12 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
     const Tensor read = ctx.mem_len > 0 ? walk.streams().input() : Tensor{};
     std::optional<LayerMemory> kept;
     const Pass site = pass.at("layers").at(i);
+    bool narrows = i + 1 == blocks_.size() && ctx.last_edges != nullptr;
+    if (narrows) local.edges = ctx.last_edges;
     for (auto& step : walk.enter(blocks_[i])) {
-      Output out = walk.streams().step(std::move(step), local, site);
+      Output out = std::exchange(narrows, false)
+                       ? walk.step_to_rows(*step, local, site)
+                       : walk.streams().step(std::move(step), local, site);
       add_losses(result.losses, std::move(out.losses));
       add_statistics(result.statistics, std::move(out.statistics));
       if (out.memory.of_decoding()) local.memory = std::move(out.memory);

@@ -86,7 +86,8 @@ class Block : public Layer {
 /// (reversible.h): both start as x, the branches of all blocks in turn read one stream and add to
 /// the other, and the result is the mean of both, through the final norm. A norm after a sum cannot
 /// be inverted, so with post-norm each norm is applied where the sum is read: in branches and for
-/// the result.
+/// the result. Where the last block computes fewer rows than it reads, its first branch cannot be
+/// inverted and saves what its ops save.
 class Stack : public Module {
  public:
   struct Result {

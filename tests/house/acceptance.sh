@@ -20,6 +20,7 @@ AdaptiveSpan,.Test 12
 (ExpireSpan|ExpireSpanGoldens),.Test 14
 (Compressive|CompressiveGoldens),.Test 12
 (LinearAttention|RandomFeatures|Performer),.Test 13
+(BpTransformer|Tree|EdgeAttention),.Test 14
 Memory(OfModels)?,.Test 12
 [A-Za-z]+,.Kernel 10'
 
@@ -48,7 +49,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/tests"
-for set in SparseTransformer BlockBert Longformer Etc BigBird Linformer Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Performer Routing Hibert Memory; do
+for set in SparseTransformer BlockBert Longformer Etc BigBird Linformer Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Performer Routing BpTransformer Hibert Memory; do
   for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do echo "TEST($set, Test${n}_Holds) {"; done
 done > "$folder/tests/models.cc"
 for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"

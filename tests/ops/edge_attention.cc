@@ -216,7 +216,7 @@ Tensor random(const Shape& shape, uint64_t seed) {
 }
 
 // A sample's results do not depend on the trees beside it.
-TEST(EdgeAttention, TreesOfABatchDoNotTouchEachOther) {
+TEST(EdgeAttention, Test5_TreesOfABatchDoNotTouchEachOther) {
   const std::vector<int64_t> lengths = {37, 5, 64, 1};
   const TreeOptions o{.k = 3, .clip = 2};
   const auto all = tree_edges(lengths, o);
@@ -234,7 +234,7 @@ TEST(EdgeAttention, TreesOfABatchDoNotTouchEachOther) {
 }
 
 // Rows computed one by one agree with those computed together.
-TEST(EdgeAttention, SingleRowsAgreeWithBlocks) {
+TEST(EdgeAttention, Test5_SingleRowsAgreeWithBlocks) {
   const int64_t n = 150;
   const TreeOptions o{.k = 5, .clip = 2, .causal = true};
   const auto all = tree_edges(std::vector{n}, o);
@@ -251,7 +251,7 @@ TEST(EdgeAttention, SingleRowsAgreeWithBlocks) {
 }
 
 // Spans of the first layer have zero queries: they average their leaves.
-TEST(EdgeAttention, ZeroQueriesAverageTheirKeys) {
+TEST(EdgeAttention, Test7_ZeroQueriesAverageTheirKeys) {
   const auto layout = tree_edges(std::vector<int64_t>{8}, {.k = 2, .clip = 1});
   const Tensor q = Tensor::zeros({1, 1, 15, 4}), k = random({1, 1, 15, 4}, 1);
   const Tensor r = random({10, 4}, 2);

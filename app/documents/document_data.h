@@ -37,7 +37,7 @@ class DocumentData final : public TaskData {
   const std::vector<std::string>& warnings() const override { return warnings_; }
   /// Pieces of documents.
   int64_t size(const std::string& part) const override;
-  std::string items() const override { return "documents"; }
+  std::string items() const override { return task_ ? "documents" : "pieces of documents"; }
   std::string unit() const override { return writes() ? "hidden token" : "sentence"; }
   /// Throws ValueError if there is no training document, or no label or summary to learn from.
   void prepare() override;

@@ -16,94 +16,9 @@ namespace {
 
 constexpr const char* kName = "documents";
 
-/// Documents, and for each of their tokens its index in the rows that they come from, -1 where it
-/// was added.
-struct Rows {
-  PackedDocuments documents;
-  std::vector<int64_t> from;
-};
-
 std::vector<int32_t> on_host(const Tensor& ids) {
   graph::refuse(kName, "the host reads where sentences end");
   return cast(ids, DType::i32).to_vector<int32_t>();
-}
-
-/// Cuts rows of `columns` tokens into sentences; row b has lengths[b] tokens.
-Rows cut_rows(const std::vector<int32_t>& tokens, int64_t columns,
-              const std::vector<int64_t>& lengths, const DocumentModel& model) {
-  const int32_t end = model.special().sentence_end;
-  Rows all;
-  PackedDocuments& to = all.documents;
-  const auto put = [&](int32_t token, int64_t from) {
-    to.tokens.push_back(token);
-    all.from.push_back(from);
-    ++to.sentences.back();
-  };
-  for (size_t b = 0; b < lengths.size(); ++b) {
-    require<ShapeError>(lengths[b] >= 1 && lengths[b] <= columns, kName,
-                        "row {} has {} tokens; expected 1 to {}", b, lengths[b], columns);
-    to.documents.push_back(0);
-    const int64_t first = static_cast<int64_t>(b) * columns;
-    bool open = false;
-    for (int64_t i = first; i < first + lengths[b]; ++i) {
-      const int32_t token = tokens[static_cast<size_t>(i)];
-      if (!open) {
-        to.sentences.push_back(0);
-        ++to.documents.back();
-      }
-      put(token, i);
-      open = token != end;
-      const bool full = to.sentences.back() == model.max_sentence() - 1;
-      if (open && (full || i + 1 == first + lengths[b])) {
-        put(end, -1);
-        open = false;
-      }
-    }
-  }
-  return all;
-}
-
-Rows rows_of(const Tensor& tokens, const DocumentModel& model) {
-  if (tokens.rank() != 2) {
-    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
-  }
-  const std::vector<int64_t> lengths(static_cast<size_t>(tokens.dim(0)), tokens.dim(1));
-  return cut_rows(on_host(tokens), tokens.dim(1), lengths, model);
-}
-
-/// Returns the sentences of which at least one token counts, or the first one if there is none.
-///   counted  target of each token of the rows; ignored_target: does not count
-SentenceTargets written_of(const Rows& rows, const std::vector<int32_t>& counted,
-                           const DocumentTokens& special) {
-  const PackedDocuments& in = rows.documents;
-  SentenceTargets all;
-  const auto add = [&](size_t slot, size_t first) {
-    const auto length = static_cast<size_t>(in.sentences[slot]);
-    all.slots.push_back(static_cast<int64_t>(slot));
-    all.lengths.push_back(in.sentences[slot]);
-    int32_t before = special.begin;
-    for (size_t i = first; i < first + length; ++i) {
-      const int64_t from = rows.from[i];
-      int32_t target = from < 0 ? ignored_target : counted[static_cast<size_t>(from)];
-      if (target == special.sentence_end) target = special.end;
-      all.inputs.push_back(before);
-      all.targets.push_back(target);
-      before = target == ignored_target ? in.tokens[i] : target;
-      if (before == special.sentence_end) before = special.end;
-    }
-  };
-  size_t first = 0;
-  for (size_t slot = 0; slot < in.sentences.size(); ++slot) {
-    const size_t next = first + static_cast<size_t>(in.sentences[slot]);
-    const bool any = std::any_of(
-        rows.from.begin() + static_cast<std::ptrdiff_t>(first),
-        rows.from.begin() + static_cast<std::ptrdiff_t>(next),
-        [&](int64_t i) { return i >= 0 && counted[static_cast<size_t>(i)] != ignored_target; });
-    if (any) add(slot, first);
-    first = next;
-  }
-  if (all.slots.empty()) add(0, 0);
-  return all;
 }
 
 }  // namespace
@@ -128,6 +43,86 @@ void SentenceTargets::add(int64_t slot, const std::vector<int32_t>& sentence,
   targets.push_back(special.end);
 }
 
+DocumentModel::CutRows DocumentModel::cut(const Tensor& rows,
+                                          const std::vector<int64_t>& lengths) const {
+  if (rows.rank() != 2) fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", rows}});
+  const int64_t columns = rows.dim(1);
+  const std::vector<int32_t> tokens = on_host(rows);
+  const int32_t end = special().sentence_end;
+  CutRows all;
+  PackedDocuments& to = all.documents;
+  const auto put = [&](int32_t token, int64_t from) {
+    to.tokens.push_back(token);
+    all.from.push_back(from);
+    ++to.sentences.back();
+  };
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    require<ShapeError>(lengths[b] >= 1 && lengths[b] <= columns, kName,
+                        "row {} has {} tokens; expected 1 to {}", b, lengths[b], columns);
+    to.documents.push_back(0);
+    const int64_t first = static_cast<int64_t>(b) * columns;
+    bool open = false;
+    for (int64_t i = first; i < first + lengths[b]; ++i) {
+      const int32_t token = tokens[static_cast<size_t>(i)];
+      if (!open) {
+        to.sentences.push_back(0);
+        ++to.documents.back();
+      }
+      put(token, i);
+      open = token != end;
+      const bool last = i + 1 == first + lengths[b];
+      const bool ends_next = !last && tokens[static_cast<size_t>(i + 1)] == end;
+      const bool full = to.sentences.back() == max_sentence() - 1 && !ends_next;
+      if (open && (full || last)) {
+        put(end, -1);
+        open = false;
+      }
+    }
+  }
+  return all;
+}
+
+DocumentModel::CutRows DocumentModel::cut(const Tensor& tokens) const {
+  const int64_t length = tokens.rank() == 2 ? tokens.dim(1) : 0;
+  return cut(tokens, std::vector<int64_t>(static_cast<size_t>(tokens.dim(0)), length));
+}
+
+/// Returns the sentences of which at least one token counts, or the first one if there is none.
+///   counted  target of each token of the rows; ignored_target: does not count
+SentenceTargets DocumentModel::written_of(const CutRows& rows,
+                                          const std::vector<int32_t>& counted) const {
+  const DocumentTokens marks = special();
+  const PackedDocuments& in = rows.documents;
+  SentenceTargets all;
+  const auto add = [&](size_t slot, size_t first) {
+    const auto length = static_cast<size_t>(in.sentences[slot]);
+    all.slots.push_back(static_cast<int64_t>(slot));
+    all.lengths.push_back(in.sentences[slot]);
+    int32_t before = marks.begin;
+    for (size_t i = first; i < first + length; ++i) {
+      const int64_t from = rows.from[i];
+      int32_t target = from < 0 ? ignored_target : counted[static_cast<size_t>(from)];
+      if (target == marks.sentence_end) target = marks.end;
+      all.inputs.push_back(before);
+      all.targets.push_back(target);
+      before = target == ignored_target ? in.tokens[i] : target;
+      if (before == marks.sentence_end) before = marks.end;
+    }
+  };
+  size_t first = 0;
+  for (size_t slot = 0; slot < in.sentences.size(); ++slot) {
+    const size_t next = first + static_cast<size_t>(in.sentences[slot]);
+    const bool any = std::any_of(
+        rows.from.begin() + static_cast<std::ptrdiff_t>(first),
+        rows.from.begin() + static_cast<std::ptrdiff_t>(next),
+        [&](int64_t i) { return i >= 0 && counted[static_cast<size_t>(i)] != ignored_target; });
+    if (any) add(slot, first);
+    first = next;
+  }
+  if (all.slots.empty()) add(0, 0);
+  return all;
+}
+
 LanguageModel::Losses DocumentModel::label_loss(const PackedDocuments& in,
                                                 const std::vector<int32_t>& of_sentences,
                                                 Pass pass) const {
@@ -147,10 +142,10 @@ LanguageModel::Losses DocumentModel::loss(const Tensor& tokens, const Tensor& ta
     fail_with<ShapeError>(kName, "targets must have the shape of tokens",
                           {{"tokens", tokens}, {"targets", targets}});
   }
-  const Rows rows = rows_of(tokens, *this);
+  const CutRows rows = cut(tokens);
   const std::vector<int32_t> counted = on_host(targets);
   if (labels() == 0) {
-    return sentence_loss(rows.documents, written_of(rows, counted, special()), pass);
+    return sentence_loss(rows.documents, written_of(rows, counted), pass);
   }
   std::vector<int32_t> of_sentences;
   size_t next = 0;
@@ -165,7 +160,7 @@ LanguageModel::Losses DocumentModel::loss(const Tensor& tokens, const Tensor& ta
 }
 
 Tensor DocumentModel::logits(const Tensor& tokens, Pass pass) const {
-  const Rows rows = rows_of(tokens, *this);
+  const CutRows rows = cut(tokens);
   std::vector<int64_t> at(static_cast<size_t>(tokens.numel()));  // the row of z for each token
   std::vector<int32_t> counted(at.size());
   for (size_t i = 0, sentence = 0, left = 0; i < rows.from.size(); ++i, --left) {
@@ -175,21 +170,17 @@ Tensor DocumentModel::logits(const Tensor& tokens, Pass pass) const {
     at[from] = static_cast<int64_t>(labels() > 0 ? sentence - 1 : i);
     counted[from] = rows.documents.tokens[i];
   }
-  const Tensor z =
-      labels() > 0 ? label_logits(rows.documents, pass)
-                   : sentence_logits(rows.documents, written_of(rows, counted, special()), pass);
+  const Tensor z = labels() > 0 ? label_logits(rows.documents, pass)
+                                : sentence_logits(rows.documents, written_of(rows, counted), pass);
   const Tensor found = take(z, Tensor::from(at, {tokens.numel()}, z.device()));
   return unflatten(found, 0, tokens.dim(0), tokens.dim(1));
 }
 
 std::unique_ptr<DecodeState> DocumentModel::start_after(const SourceTokens& source) const {
-  if (source.tokens.rank() != 2) {
-    fail_with<ShapeError>(kName, "the source must be [B, S]", {{"source", source.tokens}});
-  }
-  const int64_t rows = source.tokens.dim(0), columns = source.tokens.dim(1);
-  std::vector<int64_t> lengths(static_cast<size_t>(rows), columns);
-  if (source.lengths) lengths = source.lengths.to_vector<int64_t>();
-  const PackedDocuments in = cut_rows(on_host(source.tokens), columns, lengths, *this).documents;
+  const PackedDocuments in =
+      (source.lengths ? cut(source.tokens, source.lengths.to_vector<int64_t>())
+                      : cut(source.tokens))
+          .documents;
   std::vector<int64_t> slots;
   size_t slot = 0, first = 0;
   for (size_t row = 0; row < in.documents.size(); ++row) {

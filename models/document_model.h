@@ -84,6 +84,21 @@ class DocumentModel : public LanguageModel {
   /// Reads a document in each row and writes its first masked sentence. Throws ValueError if a row
   /// has none.
   std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const final;
+
+ protected:
+  /// Rows of tokens as documents, and for each of their tokens its index in the rows, -1 where it
+  /// was added.
+  struct CutRows {
+    PackedDocuments documents;
+    std::vector<int64_t> from;
+  };
+  /// Cuts rows of tokens [B, L]; row b has lengths[b] tokens. Waits for the device.
+  CutRows cut(const Tensor& tokens, const std::vector<int64_t>& lengths) const;
+  /// The same for rows without padding.
+  CutRows cut(const Tensor& tokens) const;
+
+ private:
+  SentenceTargets written_of(const CutRows& rows, const std::vector<int32_t>& counted) const;
 };
 
 }  // namespace longspan

@@ -298,29 +298,39 @@ Tensor Hibert::embed(const Embedding& table, const std::vector<int32_t>& ids,
   return unsqueeze(cast(dropout(x, config_.dropout, site), compute_), 0);  // [1, n, D]
 }
 
+Tensor Hibert::ends_input(const PackedDocuments& in, Pass pass, LayerContext& last) const {
+  const std::vector<int64_t> one(in.sentences.size(), 1);
+  LayerContext within;
+  within.pattern = patterns::segments(in.sentences);
+  const Tensor x = embed(token_, in.tokens, in.sentences, pass.at("emb"));
+  last.encoder_output = words_.forward(x, within, {}, pass.at("words")).y;  // [1, tokens, D]
+  last.encoder_pattern = patterns::segments(one, in.sentences);
+  return take(last.encoder_output, indices(last_tokens(in.sentences), device()), 1);
+}
+
 /// h_i = the state of the end token of sentence i. The last layer computes no other state, so that
 /// its queries, its sums and its feed-forward network have a row for each sentence.
 Tensor Hibert::sentence_vectors(const PackedDocuments& in, Pass pass) const {
   const Scope scope(kName);
   check(in);
-  const std::vector<int64_t> one(in.sentences.size(), 1);
-  LayerContext within, last;
-  within.pattern = patterns::segments(in.sentences);
-  const Tensor x = embed(token_, in.tokens, in.sentences, pass.at("emb"));
-  last.encoder_output = words_.forward(x, within, {}, pass.at("words")).y;  // [1, tokens, D]
-  last.encoder_pattern = patterns::segments(one, in.sentences);
-  const Tensor ends = take(last.encoder_output, indices(last_tokens(in.sentences), device()), 1);
+  LayerContext last;
+  const Tensor ends = ends_input(in, pass, last);
   return select(ends_.forward(ends, last, {}, pass.at("ends")).y, 0, 0);  // [sentences, D]
+}
+
+Tensor Hibert::documents_input(const PackedDocuments& in, Pass pass) const {
+  Tensor h = sentence_vectors(in, pass);
+  if (config_.sentence_positions) h = add(h, cast(positions(in.documents), h.dtype()));
+  return unsqueeze(h, 0);
 }
 
 /// d = the document encoder of h_i + p_i.
 Tensor Hibert::encode(const PackedDocuments& in, Pass pass) const {
-  Tensor h = sentence_vectors(in, pass);
+  const Tensor x = documents_input(in, pass);
   const Scope scope(kName);
-  if (config_.sentence_positions) h = add(h, cast(positions(in.documents), h.dtype()));
   LayerContext ctx;
   ctx.pattern = patterns::segments(in.documents);
-  return select(documents_.forward(unsqueeze(h, 0), ctx, {}, pass.at("documents")).y, 0, 0);
+  return select(documents_.forward(x, ctx, {}, pass.at("documents")).y, 0, 0);
 }
 
 Tensor Hibert::write(const Tensor& d, const SentenceTargets& written, Pass pass) const {
@@ -404,8 +414,44 @@ Tensor Hibert::decode(const Tensor& tokens, DecodeState& state) const {
   return head(select(result.y, 1, -1));  // [B, V]
 }
 
-Tensor Hibert::attention_map(const Tensor& /*tokens*/, int64_t /*layer*/) const {
-  fail<NoAttentionMap>(kName, "its sentences attend within themselves; there is no map of a row");
+Tensor Hibert::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  require(layer >= 0 && layer < layers(), kName, "layer {} of {}", layer, layers());
+  const CutRows row = cut(tokens);
+  const PackedDocuments& in = row.documents;
+  std::vector<int64_t> all = row.from, ends;  // the token of the row that a token, a sentence is
+  for (const int64_t last : last_tokens(in.sentences)) {
+    const auto at = static_cast<size_t>(last);
+    ends.push_back(all[at] >= 0 ? all[at] : all[at - 1]);
+  }
+  Tensor map;
+  LayerContext ctx;
+  const bool of_words = layer < config_.n_layer;
+  if (layer < config_.n_layer - 1) {
+    ctx.pattern = patterns::segments(in.sentences);
+    map = words_.attention_map(layer, embed(token_, in.tokens, in.sentences, Pass{}), ctx);
+  } else if (of_words) {
+    map = ends_.attention_map(0, ends_input(in, Pass{}, ctx), ctx);
+  } else {
+    ctx.pattern = patterns::segments(in.documents);
+    map = documents_.attention_map(layer - config_.n_layer, documents_input(in, Pass{}), ctx);
+  }
+  const std::vector<float> p = contiguous(map).to_vector<float>();
+  const std::vector<int64_t>&rows = layer < config_.n_layer - 1 ? all : ends,
+        &columns = of_words ? all : ends;
+  const auto length = static_cast<size_t>(tokens.dim(1)), heads = static_cast<size_t>(map.dim(0));
+  std::vector<float> shares(heads * length * length, 0);
+  for (size_t i = 0; i < p.size(); ++i) {
+    const int64_t r = rows[i / columns.size() % rows.size()], c = columns[i % columns.size()];
+    if (r < 0 || c < 0) continue;
+    const size_t head = i / (rows.size() * columns.size());
+    shares[(head * length + static_cast<size_t>(r)) * length + static_cast<size_t>(c)] += p[i];
+  }
+  return Tensor::from(shares, {map.dim(0), tokens.dim(1), tokens.dim(1)});
+}
+
+AttentionOutline Hibert::attention_outline(int64_t /*layer*/, int64_t /*length*/) const {
+  fail<NotImplemented>(kName, "attention is within sentences, which are known with the tokens");
 }
 
 HibertConfig hibert_preset(std::string_view name) {

@@ -95,10 +95,14 @@ class Hibert final : public DocumentModel {
   int64_t labels() const override { return config_.labels; }
   int64_t vocab() const override { return config_.vocab; }
   Device device() const override { return token_.weight.device(); }
-  int64_t layers() const override { return config_.n_layer; }
-  /// Layers count from the first of the sentence encoder; the last one has the rows of end tokens
-  /// alone.
+  /// Those of the sentence encoder and then those of the document encoder.
+  int64_t layers() const override { return config_.n_layer + config_.document_layers; }
+  /// The last layer of the sentence encoder has the rows of end tokens alone, and in layers of the
+  /// document encoder these stand for their sentences. An end token that was added to the row is
+  /// left out, or the token before it stands for its sentence.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  /// Throws NotImplemented: where sentences end is known with the tokens.
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:
@@ -107,6 +111,11 @@ class Hibert final : public DocumentModel {
   /// Embeds ids [n] of sequences of these lengths: [1, n, D].
   Tensor embed(const Embedding& table, const std::vector<int32_t>& ids,
                const std::vector<int64_t>& lengths, Pass site) const;
+  /// Returns the end tokens' rows [1, sentences, D] before the last layer of the sentence encoder,
+  /// and sets what they attend to.
+  Tensor ends_input(const PackedDocuments& in, Pass pass, LayerContext& last) const;
+  /// Returns h_i + p_i, [1, sentences, D].
+  Tensor documents_input(const PackedDocuments& in, Pass pass) const;
   /// Returns the rows of positions 0 to lengths[s] - 1 of each sequence s, [n, D].
   Tensor positions(const std::vector<int64_t>& lengths) const;
   Tensor scaled(const Tensor& x) const;

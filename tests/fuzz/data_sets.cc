@@ -2,6 +2,7 @@
 
 #include "data/data_sets.h"
 #include "data/choices.h"
+#include "data/io/stories.h"
 #include "data/profiles.h"
 #include "data/questions.h"
 #include "data/trivia.h"
@@ -56,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr const char* corpora[] = {"bytes", "chars", "words",  "dna",
                                      "fasta", "wav",   "images", "pixels"};
   refuses([&] {
-    const int kind = data[0] % 16;
+    const int kind = data[0] % 18;
     if (kind < 8) return read_corpus(corpora[kind], file.path);
     if (kind == 8) return read_labelled("promoter", file.path);
     if (kind == 9) return read_labelled("chromatin", file.path);
@@ -84,6 +85,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         check(a.begin + static_cast<int64_t>(a.text.size()) <=
               static_cast<int64_t>(parts[1].size()));
       }
+    }
+    if (kind == 16) {
+      const auto parts = parts_of(text, 2);
+      std::vector<Document> all = read_documents(parts[0]);
+      read_labels(parts[1], "input", all);
+      for (const Document& d : all) check(d.labels.size() == d.article.size());
+    }
+    if (kind == 17) {
+      const Document story = read_story(text, "input");
+      for (const std::string& s : story.article) check(!s.empty() && split_sentences(s).size() > 0);
     }
     if (kind == 15) {
       const auto tokenizer = word_tokenizer(text.substr(0, text.size() / 2));

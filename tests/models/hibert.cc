@@ -451,11 +451,70 @@ TEST(Hibert, BadInputsAreNamed) {
   }
 }
 
+/// Maps of a row: within sentences, at the ends of sentences, and between these.
+TEST(Hibert, AttentionMapsArePlacedAtTheTokensOfARow) {
+  const Hibert model(tiny([](auto& c) { c.n_layer = 2; }), f64);
+  const int64_t end = model.special().sentence_end;
+  const Tensor tokens = Tensor::from(std::vector<int64_t>{1, 2, end, 3, 4, 5, 6, 7}, {1, 8});
+  const std::vector<int64_t> of{0, 0, 0, 1, 1, 1, 1, 2};  // ends are added after 6 and 7
+  const auto is_end = [](int64_t i) { return i == 2 || i == 6 || i == 7; };
+  ASSERT_EQ(model.layers(), 3);
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    const Tensor map = model.attention_map(tokens, layer);
+    ASSERT_EQ(map.shape(), (Shape{2, 8, 8}));
+    const std::vector<float> all = map.to_vector<float>();
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t i = 0; i < 8; ++i) {
+        double sum = 0;
+        for (int64_t j = 0; j < 8; ++j) {
+          const double p = all[static_cast<size_t>((h * 8 + i) * 8 + j)];
+          sum += p;
+          const bool within = of[static_cast<size_t>(i)] == of[static_cast<size_t>(j)];
+          const bool seen =
+              layer == 2 ? is_end(i) && is_end(j) : within && (layer == 0 || is_end(i));
+          EXPECT_EQ(p > 0, seen) << layer << ": " << i << ", " << j;
+        }
+        const bool whole = layer == 2 ? is_end(i) : i == 2 || (layer == 0 && i < 3);
+        EXPECT_LT(sum, 1 + 1e-6);
+        EXPECT_TRUE(!whole || sum > 1 - 1e-6) << sum;
+      }
+    }
+  }
+  EXPECT_THROW(model.attention_map(tokens, 3), ValueError);
+  EXPECT_THROW(model.attention_outline(0, 8), NotImplemented);
+}
+
+/// A row's masked sentence is written token by token, greedily or by beams.
+TEST(Hibert, WritesTheMaskedSentencesOfRows) {
+  const Hibert model(tiny(), f64);
+  const DocumentTokens s = model.special();
+  const Sentences a = document(model, {4, 5, 3}, 1);
+  std::vector<int32_t> row;
+  for (const auto& sentence : masked(model, a, 1)) {
+    row.insert(row.end(), sentence.begin(), sentence.end());
+  }
+  const Tensor tokens = Tensor::from(row, {1, 12});
+  const auto from_row = model.start_after({tokens});
+  const auto from_packed = model.start_writing(packed({masked(model, a, 1)}), {1});
+  const Tensor begin = Tensor::from(std::vector<int32_t>{s.begin}, {1, 1});
+  EXPECT_TRUE(same_bits(model.decode(begin, *from_row), model.decode(begin, *from_packed)));
+  const Beams found =
+      beam_search(model, begin, model.start_after({tokens}), 5, {.beams = 3, .end = s.end});
+  EXPECT_EQ(found.tokens.dim(-1), 5);
+  const std::string message = message_of<ValueError>([&] {
+    model.start_after({Tensor::from(std::vector<int32_t>{1, 2, 3}, {1, 3})});
+  });
+  EXPECT_TRUE(contains(message, "row 0 has no masked sentence to write")) << message;
+}
+
 /// Rows of tokens are documents whose sentences end at the end token, or are cut.
 TEST(Hibert, ReadsRowsAsDocuments) {
   const Hibert model(tiny(), f64);
   const NoGrad off;
   const DocumentTokens s = model.special();
+  EXPECT_EQ(model.logits(Tensor::from(std::vector<int32_t>{1, 2, 3, 4, s.sentence_end}, {1, 5}), {})
+                .shape(),
+            (Shape{1, 5, 24}));  // as long as a sentence may be, with an end of its own
   const std::vector<int32_t> row{1, 2, s.sentence_end, 3, s.mask, s.mask, s.mask, s.mask, 7};
   const Tensor tokens = Tensor::from(row, {1, 9});
   std::vector<int32_t> target(9, ignored_target);

@@ -187,6 +187,14 @@ case "$family" in
     run+=(--task wikixml)
     double_to 1024 2000
     score test ;;
+  bp_transformer) # next bytes
+    run+=(--task tinyshakespeare --threads 1)
+    train_to 1500
+    score valid ;;
+  bp_transformer-512) # the same bytes in longer samples, 4 neighbours on each level
+    run+=(--task tinyshakespeare --threads 1 --set model.k=4)
+    train_to 1500 --length 512 --batch 2
+    score valid ;;
   linformer) # masked bytes
     run+=(--task tinyshakespeare --threads 1)
     double_to 512 1200

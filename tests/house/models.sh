@@ -1,0 +1,53 @@
+#!/bin/sh
+# models.sh ROOT: docs/models.md has a row for every model in README.md's table, and every file of
+# results that it names in backticks exists.
+# models.sh --self-test: proves that it finds what is missing.
+set -eu
+
+check() {
+  cd "$1"
+  bad=0
+  # The table of README.md begins with the line of `--model` and ends with the first line outside.
+  names=$(sed -n '/^| `--model` |/,/^$/s/^| `\([a-z_0-9]*\)` |.*/\1/p' README.md)
+  [ -n "$names" ] || { echo "README.md has no table of models"; return 1; }
+  for name in $names; do
+    if ! grep -q "^| \`$name\` | \`longspan train " docs/models.md; then
+      echo "docs/models.md has no row with the command of $name"
+      bad=1
+    fi
+  done
+  paths=$(grep -o '`bench/results/[^`]*`' docs/models.md | tr -d '`' | LC_ALL=C sort -u)
+  [ -n "$paths" ] || { echo "docs/models.md names no file of results"; return 1; }
+  for path in $paths; do
+    [ -e "$path" ] || { echo "docs/models.md names $path, which does not exist"; bad=1; }
+  done
+  return $bad
+}
+
+if [ "${1:-}" != --self-test ]; then
+  check "$1"
+  echo "every model has its row, and every file of results exists"
+  exit 0
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir -p "$folder/docs" "$folder/bench/results/one"
+good() { (check "$folder") >/dev/null || { echo "refused: $1"; exit 1; }; }
+bad() { if (check "$folder") >/dev/null; then echo "let through: $1"; exit 1; fi; }
+row() { printf '| `%s` | `longspan train --model %s` | `bench/results/%s` |\n' "$1" "$1" "$2"; }
+printf '| `--model` | what |\n|---|---|\n| `one` | a |\n| `two_b` | b |\n\n| `three` | c |\n' >"$folder/README.md"
+{ row one one; row two_b one; } >"$folder/docs/models.md"
+good "two models with rows and files"
+row one one >"$folder/docs/models.md"
+bad "a model without a row"
+{ row one one; row two_b two/summary.json; } >"$folder/docs/models.md"
+bad "a file that does not exist"
+{ row one one; row two_b one; } | sed 's/two_b` |/two_bc` |/' >"$folder/docs/models.md"
+bad "a row of another name"
+{ row one one; row two_b one; } | tr -d '`' >"$folder/docs/models.md"
+bad "a page without names"
+{ row one one; row two_b one; } >"$folder/docs/models.md"
+printf '# A page without a table\n' >"$folder/README.md"
+bad "a README without a table"
+echo "the check of the page of models finds what it should"

@@ -319,6 +319,23 @@ TEST(Edges, WrongRuns) {
   expect_error([&] { built({{0, 3, -1}, {2, 1, -1}}); }, "attends to key 2 twice");
 }
 
+// Also where the pairs of the last rows make a part full.
+TEST(Edges, PartsCoverAllRows) {
+  for (const int64_t rows : {0, 1, 7, 8, 9, 16, 24}) {
+    EdgeLayoutBuilder builder;
+    for (int64_t r = 0; r < rows; ++r) {
+      builder.add_row(std::vector<EdgeRun>{{0, 4096, EdgeLayoutBuilder::one_label(0)}});
+      builder.end_group();
+    }
+    const auto layout = builder.build(4096, 1);
+    const std::vector<int32_t> parts = layout->parts.to_vector<int32_t>();
+    ASSERT_FALSE(parts.empty());
+    EXPECT_EQ(parts.front(), 0) << rows;
+    EXPECT_EQ(parts.back(), layout->blocks.dim(0)) << rows;
+    EXPECT_EQ(layout->blocks.dim(0), rows);
+  }
+}
+
 TEST(Edges, EqualListsOfLabelsAreKeptOnce) {
   EdgeLayoutBuilder builder;
   const std::vector<int32_t> a = {4, 5}, b = {4};

@@ -39,11 +39,12 @@ constexpr Preset presets[] = {
      "",
      "vocab=17 n_layer=2 n_head=2 d_model=8 d_ff=16 k=2 clip=2 embed_std=0.3 classes=3",
      {.length = 12, .batch = 4, .steps = 200}},
+    // The vocabulary is MotifTask::vocabulary() of 6 bases a token.
     {"motif",
-     "3 layers of 96 that say which motifs a sequence has",
+     "3 layers of 64 over runs of 6 bases, one answer from the root; for motif-dna",
      "",
-     "vocab=6 n_layer=3 k=4 mlm_head=false classes=4 embed_std=0.3",
-     {.length = 256, .batch = 16, .steps = 1000, .lr = 1e-3, .warmup = 50, .beta2 = 0.98}},
+     "vocab=4097 d_model=64 d_ff=128 mlm_head=false classes=1",
+     {.length = 512, .batch = 16, .steps = 600, .lr = 2e-3, .warmup = 40, .clip = 1}},
     {"sst5", "4 layers of 300, 2 neighbours, 5 classes (SST-5)", "",
      "vocab=20000 n_layer=4 n_head=6 d_model=300 d_ff=600 k=2 clip=2 dropout=0.1 dropout_in=0.4 "
      "dropout_attn=0.3 dropout_out=0.4 mlm_head=false classes=5",

@@ -110,18 +110,19 @@ TEST(GeneratedTasks, SamplesOfUnequalLengthsArePadded) {
   const TrainingRun run(make_config(settings_of(*entry)), "");
   const Encoder& model = *run.model->as_encoder();
   const std::vector<Sample> samples{{{5, 6, 7}, {1, 2}, {0, 2}}, {{8}, {0, 0}, {0}}};
-  const EncoderInputs both = inputs_of(samples, model, {});
+  const EncoderInputs both = inputs_of(samples, model.takes_global_tokens(), {});
   EXPECT_EQ(both.tokens.to_vector<int32_t>(), (std::vector<int32_t>{5, 6, 7, 8, 0, 0}));
   EXPECT_EQ(both.lengths.to_vector<int64_t>(), (std::vector<int64_t>{3, 1}));
   EXPECT_EQ(both.global.to_vector<uint8_t>(), (std::vector<uint8_t>{1, 0, 1, 1, 0, 0}));
-  const EncoderInputs one = inputs_of(std::span(samples).first(1), model, {});
+  const EncoderInputs one = inputs_of(std::span(samples).first(1), model.takes_global_tokens(), {});
   EXPECT_FALSE(one.lengths);
   const auto ends = [&](const EncoderInputs& in) {
     return model.spans(model.forward(in, Pass{}), in.lengths).end.to_vector<float>();
   };
   const std::vector<float> padded = ends(both), alone = ends(one);
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), padded.begin()));
-  EXPECT_FALSE(inputs_of(std::vector<Sample>{{{5, 6}, {}}}, model, {}).global);
+  EXPECT_FALSE(
+      inputs_of(std::vector<Sample>{{{5, 6}, {}}}, model.takes_global_tokens(), {}).global);
 }
 
 TEST(GeneratedTasks, HaveTheirOwnOptions) {
@@ -160,6 +161,7 @@ TEST(GeneratedTasks, MayBeLongerThanTheRun) {
   EXPECT_EQ(length("corridor", "corridor.length", "5000"), 5000);
   EXPECT_EQ(length("two-distance", "two_distance.length", "5000"), 5000);
   EXPECT_EQ(length("lookup", "lookup.length", "5000"), 5000);
+  EXPECT_EQ(length("marked-recall", "marked_recall.length", "5000"), 5000);
   EXPECT_EQ(length("recall", "recall.documents", "0"), 1024);
   EXPECT_EQ(length("recall", "recall.documents", "4"), 2048);
   EXPECT_EQ(length("collision", "collision.steps", "2000"), 16000);
@@ -180,6 +182,24 @@ TEST(GeneratedTasks, SayWhichModelTheyNeed) {
   EXPECT_TRUE(contains(refusal("needle-qa", "transformer:tiny"), "model.span_head=true"));
   EXPECT_TRUE(contains(refusal("needle-qa", "longformer:small"), "model.span_head=true"));
   EXPECT_TRUE(contains(refusal("marker", "transformer:tiny"), "choose an encoder"));
+  EXPECT_TRUE(contains(refusal("motif-dna", "transformer:tiny"), "choose an encoder"));
+  EXPECT_TRUE(contains(refusal("motif-dna", "bp_encoder:small"), "model.classes: got 0"));
+}
+
+// Models other than encoders in BERT's shape may have classes too.
+TEST(GeneratedTasks, RootsOfTreesAnswerForWholeSequences) {
+  const TrainingRun run(
+      make_config({setting("task", "motif-dna"), setting("motifs.held_out", "3"),
+                   setting("motifs.nearest", "20"), setting("motifs.furthest", "40"),
+                   setting("model.name", "bp_encoder:motif"), setting("length", "60"),
+                   setting("batch", "2"), setting("steps", "2")}),
+      "");
+  const auto data = open_task_data(run);
+  data->prepare();
+  const TaskData::Forward f = data->forward(0, {}, Pass{.training = true});
+  EXPECT_EQ(f.counted, 2);
+  EXPECT_NEAR(f.losses.loss.item(), std::log(2.0), 0.5);
+  EXPECT_EQ(data->evaluate("test").report.figures[0].name, "accuracy");
 }
 
 }  // namespace

@@ -321,7 +321,7 @@ TEST(Tasks, SamplesNeverChange) {
   EXPECT_EQ(checksum(CollisionTask{.steps = 400}), 4632926221041414276u);
   EXPECT_EQ(checksum(TwoDistanceTask{.length = 300}), 5073468645277531340u);
   EXPECT_EQ(checksum(LookupTask{.length = 300}), 1042672593982481356u);
-  EXPECT_EQ(checksum(MarkedRecallTask{.length = 100}), 0u);
+  EXPECT_EQ(checksum(MarkedRecallTask{.length = 100}), 13628398581543365034u);
   EXPECT_EQ(checksum(SortTask{.symbols = 20, .vocabulary = 32}), 18095452906293576025u);
   EXPECT_EQ(checksum(RetrievalTask{.length = 100}), 9714527034112217868u);
 }
@@ -516,10 +516,10 @@ TEST(Tasks, OfTheTableKeepTheirPromises) {
     EXPECT_EQ(ones.names.contains("positive_weight"), task->targets() == TargetKind::labels);
     EXPECT_EQ(task->held_out, 1);
   }
-  EXPECT_EQ(ids, (std::set<std::string_view>{"motif-dna", "duplicate", "copy-memory", "needle-qa",
-                                             "marker", "sort", "retrieval", "period", "recall",
-                                             "multi-query-recall", "corridor", "collision",
-                                             "two-distance", "lookup", "marked-recall", "clusters"}));
+  EXPECT_EQ(ids, (std::set<std::string_view>{
+                     "motif-dna", "duplicate", "copy-memory", "needle-qa", "marker", "sort",
+                     "retrieval", "period", "recall", "multi-query-recall", "corridor", "collision",
+                     "two-distance", "lookup", "marked-recall", "clusters"}));
   EXPECT_THROW(sample_tasks()[1].make()->fitted(7, 20), ValueError);  // no word twice
 }
 

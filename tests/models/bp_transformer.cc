@@ -26,6 +26,7 @@
 #include "ops/elementwise.h"
 #include "ops/loss.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
@@ -219,6 +220,40 @@ TEST(BpTransformer, Test5_WhatElseIsInABatchChangesNoBit) {
     const Tensor packed =
         model.class_logits({.tokens = tokens, .lengths = Tensor::from(thirteen, {4})}, Pass{});
     EXPECT_TRUE(same_bits(narrow(whole, 0, 0, 3), narrow(packed, 0, 0, 3)));
+  }
+}
+
+TEST(BpTransformer, Test5_TreesSideBySideHaveTheGradientsOfEachAlone) {
+  const std::vector<int64_t> lengths = {300, 512, 77};
+  const Tensor tokens = some_tokens(3, 512, 17);
+  BpEncoder model = encoder([](BpEncoderConfig& c) { c.mlm_head = false; }, DType::f32);
+  const auto gradients_of = [&](const std::function<Tensor()>& logits) {
+    for (const Tensor& p : parameters(model)) set_grad(p, {});
+    backward(sum(flatten(logits()), {0}));
+    std::vector<Tensor> all;
+    for (const Tensor& p : parameters(model)) {
+      if (grad(p)) all.push_back(grad(p));
+    }
+    return all;
+  };
+  const std::vector<Tensor> packed = gradients_of([&] {
+    return model.class_logits({.tokens = tokens, .lengths = Tensor::from(lengths, {3})}, Pass{});
+  });
+  const std::vector<Tensor> alone = gradients_of([&] {
+    std::vector<Tensor> rows;
+    for (int64_t b = 0; b < 3; ++b) {
+      const Tensor own = narrow(narrow(tokens, 0, b, 1), 1, 0, lengths[static_cast<size_t>(b)]);
+      rows.push_back(model.class_logits({.tokens = contiguous(own)}, Pass{}));
+    }
+    return concat(rows, 0);
+  });
+  ASSERT_EQ(packed.size(), alone.size());
+  for (size_t i = 0; i < packed.size(); ++i) {
+    double scale = 1e-3;  // all pairs of a root have one label, whose vector has no gradient
+    for (const float g : alone[i].to_vector<float>()) {
+      scale = std::max(scale, std::abs(static_cast<double>(g)));
+    }
+    EXPECT_LE(distance(packed[i], alone[i]), 1e-4 * scale) << i;
   }
 }
 
@@ -518,6 +553,19 @@ TEST(BpTransformer, BeamsTakeTheirNodesAlong) {
     const Tensor nll =
         mul(cross_entropy(narrow(logits, 1, 2, 20), contiguous(narrow(text, 1, 3, 20))), -1.0);
     EXPECT_NEAR(nll.item(), beams.scores.to_vector<double>()[static_cast<size_t>(b * 3)], 1e-10);
+  }
+}
+
+TEST(BpTransformer, ReversibleStreamsDecodeAsOnePass) {
+  const NoGrad off;
+  BpTransformerConfig c = tiny_config();
+  c.memory = "reversible";
+  const BpTransformer model = tiny(c);
+  const Tensor tokens = some_tokens(2, 21, 17), whole = model.logits(tokens, Pass{});
+  const auto state = model.start_decoding(2);
+  for (int64_t t = 0; t < 21; t += 3) {
+    const Tensor y = model.decode(contiguous(narrow(tokens, 1, t, 3)), *state);
+    EXPECT_LT(distance(y, row_of(whole, t + 2)), 1e-12) << t;
   }
 }
 

@@ -180,6 +180,47 @@ TEST(BpTranslator, PaddingOfTheSourceAndOtherSamplesChangeNoBit) {
   EXPECT_TRUE(same_bits(model.forward(second, own, Pass{}), contiguous(narrow(before, 0, 1, 1))));
 }
 
+TEST(BpTranslator, SourcesSideBySideHaveTheGradientsOfEachAlone) {
+  const std::vector<int64_t> lengths = {500, 512, 430};
+  const Tensor source = some_tokens(3, 512, 17), tokens = some_tokens(3, 20, 17, 4);
+  BpTranslator model = tiny(
+      [](BpTranslatorConfig& c) {
+        c.d_model = 64;
+        c.k = 4;
+        c.clip = 4;
+      },
+      DType::f32);
+  const auto gradients_of = [&](const std::function<Tensor()>& hidden) {
+    for (const Tensor& p : parameters(model)) set_grad(p, {});
+    const Tensor y = hidden();
+    backward(y, normal(y.shape(), Generator{9}, 0, 1, DType::f32));
+    std::vector<Tensor> all;
+    for (const Tensor& p : parameters(model)) {
+      if (grad(p)) all.push_back(grad(p));
+    }
+    return all;
+  };
+  const std::vector<Tensor> together = gradients_of([&] {
+    return model.forward({source, Tensor::from(lengths, {3})}, tokens, Pass{});
+  });
+  const std::vector<Tensor> alone = gradients_of([&] {
+    std::vector<Tensor> rows;
+    for (int64_t b = 0; b < 3; ++b) {
+      const Tensor own = narrow(narrow(source, 0, b, 1), 1, 0, lengths[size_t(b)]);
+      rows.push_back(model.forward({contiguous(own)}, contiguous(narrow(tokens, 0, b, 1)), Pass{}));
+    }
+    return concat(rows, 0);
+  });
+  ASSERT_EQ(together.size(), alone.size());
+  for (size_t i = 0; i < together.size(); ++i) {
+    double scale = 1e-3;
+    for (const float g : alone[i].to_vector<float>()) {
+      scale = std::max(scale, std::abs(static_cast<double>(g)));
+    }
+    EXPECT_LE(distance(together[i], alone[i]), 1e-4 * scale) << i;
+  }
+}
+
 TEST(BpTranslator, IsASequenceModel) {
   const NoGrad off;
   const BpTranslator model = tiny();

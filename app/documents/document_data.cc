@@ -306,13 +306,15 @@ ExtractScores DocumentData::extract_scores(const std::string& part) const {
     if (text.summary.empty()) continue;
     const std::vector<double> p = sentence_scores(model_, whole_[which][i], e.chunk);
     const std::span<const std::string> article = text.article;
-    const auto add = [&](RougeScores& to, const std::vector<int64_t>& places) {
-      to.add(sentences_at(article, places), text.summary);
-    };
-    add(scores.extracts, select_sentences(p, article, e.take));
-    add(scores.oracle, greedy_oracle(article, text.summary, e.take.sentences));
-    scores.lead.add(article.first(std::min(article.size(), static_cast<size_t>(e.take.sentences))),
-                    text.summary);
+    const auto lead =
+        article.first(std::min(article.size(), static_cast<size_t>(e.take.sentences)));
+    const std::vector<std::string> oracle =
+        sentences_at(article, greedy_oracle(article, text.summary, e.take.sentences));
+    scores.extracts.add(sentences_at(article, select_sentences(p, article, e.take)), text.summary);
+    scores.oracle.add(oracle, text.summary);
+    scores.lead.add(lead, text.summary);
+    scores.behind +=
+        oracle_overlap(oracle, text.summary) < oracle_overlap(lead, text.summary) ? 1 : 0;
   }
   return scores;
 }
@@ -354,6 +356,9 @@ void DocumentData::report_extracts(const std::string& part, Report& r) const {
   add("rouge", "extracts", scores.extracts);
   add("oracle", "greedy oracle", scores.oracle);
   add("lead", fmt::format("first {} sentences", run_.config.extracts.take.sentences), scores.lead);
+  r.lines.push_back(fmt::format("{} of {} oracles overlap less than the first sentences",
+                                scores.behind, scores.oracle.documents));
+  r.figures.emplace_back("oracles_behind", scores.behind);
 }
 
 }  // namespace longspan

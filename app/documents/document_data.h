@@ -25,6 +25,8 @@ std::vector<double> sentence_scores(const DocumentModel& model, const TokenDocum
 /// ROUGE of the extracts of a split, of the oracles, and of the first sentences.
 struct ExtractScores {
   RougeScores extracts, oracle, lead;
+  int64_t behind = 0;  ///< documents whose oracle has less oracle_overlap() than their first
+                       ///< sentences, as a greedy choice may
 };
 
 /// Data of a run over documents: a model without labels writes masked sentences, one with labels

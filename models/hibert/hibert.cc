@@ -451,7 +451,8 @@ Tensor Hibert::attention_map(const Tensor& tokens, int64_t layer) const {
 }
 
 AttentionOutline Hibert::attention_outline(int64_t /*layer*/, int64_t /*length*/) const {
-  fail<NotImplemented>(kName, "attention is within sentences, which are known with the tokens");
+  fail<NotImplemented>(kName,
+                       "what a row sees depends on the tokens, which say where sentences end");
 }
 
 HibertConfig hibert_preset(std::string_view name) {

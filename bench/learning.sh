@@ -452,6 +452,12 @@ case "$family" in
     train_to 400
     score valid
     score test ;;
+  hibert-scratch) # the same labels without the masked sentences
+    sentences
+    run+=(--model hibert:labels --batch 8)
+    train_to 400
+    score valid
+    score test ;;
   bigbird_pegasus) # the same, written as the paper does
     summaries
     score valid "${paper[@]}"

@@ -91,22 +91,20 @@ DocumentModel::CutRows DocumentModel::cut(const Tensor& tokens) const {
 ///   counted  target of each token of the rows; ignored_target: does not count
 SentenceTargets DocumentModel::written_of(const CutRows& rows,
                                           const std::vector<int32_t>& counted) const {
-  const DocumentTokens marks = special();
+  const int32_t begin = special().begin;
   const PackedDocuments& in = rows.documents;
   SentenceTargets all;
   const auto add = [&](size_t slot, size_t first) {
     const auto length = static_cast<size_t>(in.sentences[slot]);
     all.slots.push_back(static_cast<int64_t>(slot));
     all.lengths.push_back(in.sentences[slot]);
-    int32_t before = marks.begin;
+    int32_t before = begin;
     for (size_t i = first; i < first + length; ++i) {
       const int64_t from = rows.from[i];
-      int32_t target = from < 0 ? ignored_target : counted[static_cast<size_t>(from)];
-      if (target == marks.sentence_end) target = marks.end;
+      const int32_t target = from < 0 ? ignored_target : counted[static_cast<size_t>(from)];
       all.inputs.push_back(before);
       all.targets.push_back(target);
       before = target == ignored_target ? in.tokens[i] : target;
-      if (before == marks.sentence_end) before = marks.end;
     }
   };
   size_t first = 0;

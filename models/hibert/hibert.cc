@@ -419,10 +419,12 @@ Tensor Hibert::attention_map(const Tensor& tokens, int64_t layer) const {
   require(layer >= 0 && layer < layers(), kName, "layer {} of {}", layer, layers());
   const CutRows row = cut(tokens);
   const PackedDocuments& in = row.documents;
-  std::vector<int64_t> all = row.from, ends;  // the token of the row that a token, a sentence is
+  // The token of the row that a token is, as a row of the map and as a column, and a sentence.
+  std::vector<int64_t> of_rows = row.from, of_columns = row.from, ends;
   for (const int64_t last : last_tokens(in.sentences)) {
     const auto at = static_cast<size_t>(last);
-    ends.push_back(all[at] >= 0 ? all[at] : all[at - 1]);
+    if (of_columns[at] < 0) of_columns[at] = of_columns[at - 1];
+    ends.push_back(of_columns[at]);
   }
   Tensor map;
   LayerContext ctx;
@@ -437,13 +439,13 @@ Tensor Hibert::attention_map(const Tensor& tokens, int64_t layer) const {
     map = documents_.attention_map(layer - config_.n_layer, documents_input(in, Pass{}), ctx);
   }
   const std::vector<float> p = contiguous(map).to_vector<float>();
-  const std::vector<int64_t>&rows = layer < config_.n_layer - 1 ? all : ends,
-        &columns = of_words ? all : ends;
+  const auto& rows = layer < config_.n_layer - 1 ? of_rows : ends;
+  const auto& columns = of_words ? of_columns : ends;
   const auto length = static_cast<size_t>(tokens.dim(1)), heads = static_cast<size_t>(map.dim(0));
   std::vector<float> shares(heads * length * length, 0);
   for (size_t i = 0; i < p.size(); ++i) {
     const int64_t r = rows[i / columns.size() % rows.size()], c = columns[i % columns.size()];
-    if (r < 0 || c < 0) continue;
+    if (r < 0) continue;
     const size_t head = i / (rows.size() * columns.size());
     shares[(head * length + static_cast<size_t>(r)) * length + static_cast<size_t>(c)] += p[i];
   }

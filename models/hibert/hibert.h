@@ -98,8 +98,8 @@ class Hibert final : public DocumentModel {
   /// Those of the sentence encoder and then those of the document encoder.
   int64_t layers() const override { return config_.n_layer + config_.document_layers; }
   /// The last layer of the sentence encoder has the rows of end tokens alone, and in layers of the
-  /// document encoder these stand for their sentences. An end token that was added to the row is
-  /// left out, or the token before it stands for its sentence.
+  /// document encoder these stand for their sentences. The token before an end token that was added
+  /// to the row stands for both.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   /// Throws NotImplemented: it depends on the tokens, which say where sentences end.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;

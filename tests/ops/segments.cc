@@ -1,0 +1,121 @@
+// Attention within packed segments against attention of each segment alone.
+
+#include "ops/patterns/segments.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/gradcheck.h"
+#include "autograd/mode.h"
+#include "ops/attention/block_attention.h"
+#include "ops/copy.h"
+#include "ops/cost.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+#include "tests/harness/messages.h"
+
+namespace longspan::test {
+namespace {
+
+using Lengths = std::vector<int64_t>;
+
+Tensor rows_of(int64_t rows, uint64_t seed, DType dtype = DType::f64) {
+  return normal({1, 2, rows, 4}, Generator{seed}, 0, 1, dtype);
+}
+
+int64_t sum_of(const Lengths& lengths) {
+  int64_t sum = 0;
+  for (const int64_t n : lengths) sum += n;
+  return sum;
+}
+
+/// Attends to each segment alone.
+std::vector<double> alone(const Tensor& q, const Tensor& k, const Lengths& queries,
+                          const Lengths& keys, bool causal) {
+  std::vector<Tensor> parts;
+  int64_t at = 0, from = 0;
+  for (size_t s = 0; s < queries.size(); ++s) {
+    const Tensor own = contiguous(narrow(q, 2, at, queries[s]));
+    if (queries[s] > 0 && keys[s] > 0) {
+      const Tensor seen = contiguous(narrow(k, 2, from, keys[s]));
+      parts.push_back(
+          block_attention(own, seen, seen, causal ? patterns::causal() : patterns::dense()).out);
+    } else if (queries[s] > 0) {
+      parts.push_back(zeros_like(own));
+    }
+    at += queries[s];
+    from += keys[s];
+  }
+  return concat(parts, 2).to_vector<double>();
+}
+
+TEST(Segments, AttendWithinThemselves) {
+  const NoGrad off;
+  for (const Lengths& lengths : {Lengths{1}, Lengths{5}, Lengths{1, 1, 1}, Lengths{3, 0, 12, 13, 1},
+                                 Lengths{200, 7, 97, 96}, Lengths{0, 4, 0}}) {
+    const int64_t n = sum_of(lengths);
+    const Tensor q = rows_of(n, 1), k = rows_of(n, 2);
+    for (const bool causal : {false, true}) {
+      const AttentionPattern p =
+          causal ? patterns::causal_segments(lengths) : patterns::segments(lengths);
+      const std::vector<double> expected = alone(q, k, lengths, lengths, causal);
+      const MacCount macs;
+      const std::vector<double> found = block_attention(q, k, k, p).out.to_vector<double>();
+      int64_t pairs = 0;
+      for (const int64_t t : lengths) pairs += causal ? t * (t + 1) / 2 : t * t;
+      EXPECT_EQ(macs.attention(), 2 * 4 * 2 * pairs);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-14) << i;
+    }
+  }
+}
+
+TEST(Segments, MayHaveFewerQueriesThanKeysAndNone) {
+  const NoGrad off;
+  const Lengths queries{1, 0, 2, 1, 1}, keys{4, 3, 0, 130, 1};
+  const Tensor q = rows_of(5, 1), k = rows_of(138, 2);
+  const std::vector<double> found =
+      block_attention(q, k, k, patterns::segments(queries, keys)).out.to_vector<double>();
+  const std::vector<double> expected = alone(q, k, queries, keys, false);
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-14) << i;
+}
+
+TEST(Segments, HaveTheirGradients) {
+  const Lengths lengths{2, 5, 0, 1};
+  for (const bool causal : {false, true}) {
+    const auto f = [&](const std::vector<Tensor>& x) {
+      const auto p = causal ? patterns::causal_segments(lengths) : patterns::segments(lengths);
+      return block_attention(x[0], x[1], x[2], p).out;
+    };
+    const auto result = gradcheck(f, {rows_of(8, 1), rows_of(8, 2), rows_of(8, 3)});
+    EXPECT_TRUE(result) << result.message;
+  }
+}
+
+// Where a segment lies, and what lies beside it, changes no bit of its rows.
+TEST(Segments, OthersChangeNoBit) {
+  const NoGrad off;
+  const Tensor x = rows_of(30, 4, DType::f32), other = rows_of(141, 5, DType::f32);
+  const auto attended = [&](const std::vector<Tensor>& parts) {
+    Lengths lengths;
+    for (const Tensor& part : parts) lengths.push_back(part.dim(2));
+    const Tensor all = concat(parts, 2);
+    return block_attention(all, all, all, patterns::segments(lengths)).out;
+  };
+  const auto expected = attended({x}).to_vector<float>();
+  const Tensor y = attended({other, x, other});
+  EXPECT_EQ(contiguous(narrow(y, 2, 141, 30)).to_vector<float>(), expected);
+}
+
+TEST(Segments, RefuseLengthsThatDoNotFit) {
+  EXPECT_TRUE(contains(message_of<ShapeError>([] {
+                         patterns::segments(Lengths{1, 2}, Lengths{3});
+                       }),
+                       "got 2 segments of queries and 1 of keys"));
+  EXPECT_TRUE(contains(message_of<ShapeError>([] {
+                         patterns::segments(Lengths{2, -1});
+                       }),
+                       "segment 1 has -1 queries"));
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -195,6 +195,10 @@ case "$family" in
     run+=(--task tinyshakespeare --threads 1 --set model.k=4)
     train_to 1500 --length 512 --batch 2
     score valid ;;
+  bp_transformer-dense) # as the first, with so many neighbours that every byte sees all before it
+    run+=(--task tinyshakespeare --threads 1 --set model.k=127)
+    train_to 1500
+    score valid ;;
   linformer) # masked bytes
     run+=(--task tinyshakespeare --threads 1)
     double_to 512 1200

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,12 @@ Stack tree_stack(const TreeLayersConfig& c, bool cross, const Init& init) {
   EdgeMultiHeadOptions between = own;
   between.labels = 0;
   between.cross = true;
-  const FeedForwardOptions ff{.d_model = c.d_model, .d_ff = c.d_ff, .dropout = c.dropout};
+  FeedForwardOptions ff{.d_model = c.d_model, .d_ff = c.d_ff, .dropout = c.dropout};
+  if (cross) {
+    // Spans get nothing from the source: with two streams the first feed-forward net reads zeros of
+    // them, and with biases of 0 it would be where ReLU has no derivative.
+    ff.biases = Scheme::uniform(1 / std::sqrt(static_cast<double>(c.d_model)));
+  }
   std::vector<Block> blocks;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     const Init at = init.at("layers").at(i);

@@ -99,6 +99,12 @@ std::vector<SequencePair> PairData::pairs(const std::string& part) const {
 
 void PairData::prepare() {
   const RunConfig& c = run_.config;
+  const bool summarised = std::any_of(documents_[0].begin(), documents_[0].end(),
+                                      [](const Document& d) { return !d.summary.empty(); });
+  require(summarised || documents_[0].empty() || c.gap_sentences > 0, "data",
+          "none of the {} training documents of {} has a summary; expected train.summary, or "
+          "--gap-sentences, which leaves sentences out and needs none",
+          documents_[0].size(), c.task);
   std::vector<SequencePair> all = pairs("train");
   loss_unit_ = unit_of(all);
   batches_ = std::make_unique<SequenceBatches>(std::move(all), c.batch, ids_, c.seed, run_.device);

@@ -96,12 +96,13 @@ SentenceTargets DocumentModel::written_of(const CutRows& rows,
   SentenceTargets all;
   const auto add = [&](size_t slot, size_t first) {
     const auto length = static_cast<size_t>(in.sentences[slot]);
+    const bool added = rows.from[first + length - 1] < 0;
+    const size_t next = first + length - (added ? 1 : 0);
     all.slots.push_back(static_cast<int64_t>(slot));
-    all.lengths.push_back(in.sentences[slot]);
+    all.lengths.push_back(static_cast<int64_t>(next - first));
     int32_t before = begin;
-    for (size_t i = first; i < first + length; ++i) {
-      const int64_t from = rows.from[i];
-      const int32_t target = from < 0 ? ignored_target : counted[static_cast<size_t>(from)];
+    for (size_t i = first; i < next; ++i) {
+      const int32_t target = counted[static_cast<size_t>(rows.from[i])];
       all.inputs.push_back(before);
       all.targets.push_back(target);
       before = target == ignored_target ? in.tokens[i] : target;
@@ -161,11 +162,12 @@ Tensor DocumentModel::logits(const Tensor& tokens, Pass pass) const {
   const CutRows rows = cut(tokens);
   std::vector<int64_t> at(static_cast<size_t>(tokens.numel()));  // the row of z for each token
   std::vector<int32_t> counted(at.size());
+  int64_t written = 0;
   for (size_t i = 0, sentence = 0, left = 0; i < rows.from.size(); ++i, --left) {
     if (left == 0) left = static_cast<size_t>(rows.documents.sentences[sentence++]);
     if (rows.from[i] < 0) continue;
     const auto from = static_cast<size_t>(rows.from[i]);
-    at[from] = static_cast<int64_t>(labels() > 0 ? sentence - 1 : i);
+    at[from] = labels() > 0 ? static_cast<int64_t>(sentence) - 1 : written++;
     counted[from] = rows.documents.tokens[i];
   }
   const Tensor z = labels() > 0 ? label_logits(rows.documents, pass)

@@ -44,7 +44,7 @@ struct SentenceTargets {
 /// sentence_end, and after max_sentence() - 1 tokens without one, where a sentence_end is added, as
 /// it is at the end of the row. Rows with different numbers of tokens need PackedDocuments.
 /// loss() writes the sentences that have a target, from the targets and, elsewhere, the tokens;
-/// added tokens are no targets, and the end of a sentence is its target as it is given. With
+/// added tokens are not written, and the end of a sentence is its target as it is given. With
 /// labels(), the target at the last given token of a sentence is its label, and other targets are
 /// not read. logits() are those of every token, written after the tokens before it in its sentence,
 /// or the labels [B, L, labels()] of its sentence.

@@ -220,6 +220,12 @@ TEST(DocumentData, NamesWhatIsMissingOrCut) {
     DocumentData(run).prepare();
   });
   EXPECT_TRUE(contains(message, "document 0 of documents has neither labels nor a summary"));
+  const std::string pairs = message_of<ValueError>([&] {
+    const TrainingRun run(over(folder, "led:tiny"), "");
+    open_task_data(run)->prepare();
+  });
+  EXPECT_TRUE(contains(pairs, "none of the 1 training documents of documents has a summary"))
+      << pairs;
   {
     const TrainingRun run(over(folder, "hibert"), "");
     DocumentData data(run);

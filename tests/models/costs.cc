@@ -184,13 +184,14 @@ int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l) {
 
 int64_t macs_of(const HibertConfig& c, int64_t l) {
   const int64_t d = c.d_model, whole = c.sentence_length - 1;
-  int64_t sentences = 0, n = 0, square = 0, causal = 0;  // n: tokens with the ends of sentences
+  int64_t sentences = 0, n = 0, square = 0, causal = 0;  // n: tokens with the ends of sentences,
+                                                         // which the decoder does not write
   for (int64_t left = l; left > 0; left -= whole) {
     const int64_t t = std::min(left, whole) + 1;
     ++sentences;
     n += t;
     square += t * t;
-    causal += triangle(t);
+    causal += triangle(t - 1);
   }
   const auto layer = [&](int64_t rows, int64_t pairs) {
     return 4 * rows * d * d + feed_forward(rows, d, c.d_ff, c.activation) + 2 * d * pairs;
@@ -199,7 +200,7 @@ int64_t macs_of(const HibertConfig& c, int64_t l) {
   const int64_t last = layer(sentences, n) + 2 * (n - sentences) * d * d;
   return (c.n_layer - 1) * layer(n, square) + last +
          c.document_layers * layer(sentences, sentences * sentences) +
-         c.decoder_layers * layer(n, causal) + n * d * c.vocab;
+         c.decoder_layers * layer(l, causal) + l * d * c.vocab;
 }
 
 int64_t macs_of(const LinformerConfig& c, int64_t l) {

@@ -525,9 +525,9 @@ TEST(Hibert, ReadsRowsAsDocuments) {
           {3, s.mask, s.mask, s.mask, s.sentence_end},
           {s.mask, 7, s.sentence_end}});
   const SentenceTargets written{.slots = {1},
-                                .lengths = {5},
-                                .inputs = {s.begin, 3, 9, s.mask, 8},
-                                .targets = {ignored_target, 9, ignored_target, 8, ignored_target}};
+                                .lengths = {4},
+                                .inputs = {s.begin, 3, 9, s.mask},
+                                .targets = {ignored_target, 9, ignored_target, 8}};
   EXPECT_EQ(model.loss(tokens, targets, {}, Pass{}).loss.item(),
             model.sentence_loss(in, written, Pass{}).loss.item());
   const Tensor none = Tensor::from(std::vector<int32_t>(9, ignored_target), {1, 9});

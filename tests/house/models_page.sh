@@ -1,7 +1,7 @@
 #!/bin/sh
-# models.sh ROOT: docs/models.md has a row for every model in README.md's table, and every file of
+# models_page.sh ROOT: docs/models.md has a row for every model in README.md's table, and every file of
 # results that it names in backticks exists.
-# models.sh --self-test: proves that it finds what is missing.
+# models_page.sh --self-test: proves that it finds what is missing.
 set -eu
 
 check() {

@@ -20,6 +20,7 @@
 #include "tests/harness/messages.h"
 #include "tests/models/costs.h"
 #include "tests/models/golden_file.h"
+#include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
@@ -239,6 +240,34 @@ TEST(BpTranslator, IsASequenceModel) {
   int64_t seen = 0;
   for (const float p : map.to_vector<float>()) seen += p > 0 ? 1 : 0;
   EXPECT_EQ(seen, 2 * count_pairs(outline, 0).attended);
+}
+
+// Documents of two sentences of four tokens, each to be copied with its tokens one higher.
+TEST(BpTranslator, LearnsToWriteSentencesOfItsSource) {
+  BpTranslatorConfig c = bp_translator_preset("tiny");
+  c.d_model = 32;
+  c.d_ff = 64;
+  c.sentence_end = 0;
+  BpTranslator model(c, Init{.gen = Generator{1}});
+  Adam adam(named_parameters(model));
+  const auto losses_of = [&](uint64_t seed, Pass pass) {
+    std::vector<int64_t> source, tokens, targets;
+    for (int64_t i = 0; i < 16 * 10; ++i) {
+      const bool end = i % 5 == 4;
+      source.push_back(end ? 0 : 1 + static_cast<int64_t>(philox_word(seed, i) % 15));
+      targets.push_back(end ? 0 : source.back() + 1);
+      tokens.push_back(i % 10 == 0 ? 0 : targets[static_cast<size_t>(i) - 1]);
+    }
+    const auto rows = [](const std::vector<int64_t>& x) { return Tensor::from(x, {16, 10}); };
+    return model.sequence_loss({.tokens = rows(source)}, rows(tokens), rows(targets), pass).loss;
+  };
+  for (uint64_t step = 0; step < 300; ++step) {
+    backward(losses_of(step, {.training = true, .gen = Generator{2}.fork(step)}));
+    clip_gradients(adam, 1.0);
+    adam.step(3e-3);
+  }
+  const NoGrad off;
+  EXPECT_LT(losses_of(1'000'000, Pass{}).item(), 0.1);
 }
 
 TEST(BpTranslator, SaysWhatDoesNotFitTogether) {

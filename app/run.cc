@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "core/backends.h"
@@ -46,14 +47,15 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   require(sentences || !labelled, "task",
           "{} has documents of sentences, and {} reads one sequence; choose hibert", config.task,
           config.model_name);
-  require(documents || labelled || config.documents == 0, "documents",
-          "is for tasks with documents such as wiki-leads; {} has none: leave it out", config.task);
-  for (const auto& [name, given] : {std::pair{"target_length", config.target_length > 0},
+  for (const auto& [name, given] : {std::pair{"documents", config.documents > 0 && !labelled},
+                                    {"target_length", config.target_length > 0},
                                     {"gap_sentences", config.gap_sentences > 0}}) {
-    require((documents && sequence) || !given, name,
-            "is for encoder-decoders on tasks with documents and summaries such as wiki-leads; "
-            "leave it out for {} on {}",
-            config.model_name, config.task);
+    require(documents || !given, name,
+            "is for tasks with documents and summaries such as wiki-leads; {} has none: leave it "
+            "out",
+            config.task);
+    require(sequence || !given || std::string_view(name) == "documents", name,
+            "is for encoder-decoders such as led, and {} is none: leave it out", config.model_name);
   }
   const Json fields = to_json(*config.model);
   const Json* random = fields.find("random");

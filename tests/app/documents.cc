@@ -258,7 +258,7 @@ TEST(DocumentData, NamesWhatIsMissingOrCut) {
                                 {"task", "documents"},
                                 {"data", "documents=" + folder.path()},
                                 {"target_length", "9"}}),
-                       "is for encoder-decoders"));
+                       "is for encoder-decoders such as led, and hibert is none"));
   EXPECT_TRUE(
       contains(refused({{"model.name", "hibert"}, {"task", "topic-docs"}, {"model.labels", "3"}}),
                "got 3; expected 2"));

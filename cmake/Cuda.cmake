@@ -45,7 +45,12 @@ function(longspan_cuda target)
   set_source_files_properties(core/backends.cc PROPERTIES COMPILE_DEFINITIONS LONGSPAN_CUDA=1)
   # fmt 9 takes nvcc for a compiler without constexpr.
   target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
-  target_link_libraries(${target} PRIVATE CUDA::cudart_static CUDA::cublasLt)
+  # The toolkit's headers are for these sources alone, so that the commands of all others are the same
+  # with and without the backend, and their objects serve both.
+  target_link_libraries(${target} PRIVATE $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
+  list(FILTER sources INCLUDE REGEX "\\.cc$")
+  set_source_files_properties(${sources} PROPERTIES
+                              COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}")
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings
       -Xcompiler=-Wall,-Wextra,-Werror -Xptxas=-v>)

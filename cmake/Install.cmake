@@ -24,7 +24,7 @@ foreach(library IN LISTS linked)
            "if(NOT TARGET PkgConfig::${name})\n"
            "  pkg_check_modules(${name} REQUIRED QUIET IMPORTED_TARGET GLOBAL ${${name}_MODULE_NAME})\n"
            "endif()\n")
-  elseif(library MATCHES "^CUDA::")
+  elseif(library MATCHES "CUDA::")
     string(APPEND LONGSPAN_CONFIG_DEPENDENCIES "find_dependency(CUDAToolkit)\n")
   elseif(NOT library MATCHES "^(Threads|fmt)::" AND library MATCHES "^([A-Za-z0-9_]+)::")
     string(APPEND LONGSPAN_CONFIG_DEPENDENCIES "find_dependency(${CMAKE_MATCH_1})\n")

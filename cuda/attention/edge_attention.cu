@@ -101,7 +101,7 @@ struct EdgeChunk {
 struct Piece {
   int32_t owner = 0, at = 0, before = 0, left = 0, slot = -1;
 
-  __device__ Piece() = default;
+  Piece() = default;
   __device__ explicit Piece(const int32_t* item)
       : owner(item[0]), at(item[1]), before(item[2]), left(item[3]), slot(item[4]) {}
 };

@@ -109,22 +109,21 @@ struct Piece {
 __device__ inline int edge_lane() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ inline int edge_warp() { return static_cast<int>(threadIdx.x) / 32; }
 
-/// Takes the next pairs of a row: keys and labels. Returns their number.
-template <class T>
-__device__ int next_keys(const EdgeArguments<T>& x, Piece& piece, EdgeChunk<T>& to) {
+/// Takes the next pairs of a piece, whose runs or sources are rows of `table` with their numbers of
+/// pairs second: calls store(the row of the table, the pair within it, the place in the chunk).
+/// Returns how many there are, and waits for the warp.
+template <class T, class Store>
+__device__ int next_pairs(const int32_t* table, Piece& piece, Store store) {
   int n = 0;
-  while (piece.left > 0 && n < to.size) {
-    const int32_t* const run = x.runs + int64_t{3} * piece.at;
-    const int32_t there = min(run[1] - piece.before, piece.left);
-    const int32_t count = min(there, to.size - n);
-    for (int t = edge_lane(); t < count; t += 32) {
-      to.other[n + t] = run[0] + piece.before + t;
-      to.label[n + t] = x.label(run, piece.before + t);
-    }
+  while (piece.left > 0 && n < EdgeChunk<T>::size) {
+    const int32_t* const from = table + int64_t{3} * piece.at;
+    const int32_t there = min(from[1] - piece.before, piece.left);
+    const int32_t count = min(there, EdgeChunk<T>::size - n);
+    for (int t = edge_lane(); t < count; t += 32) store(from, piece.before + t, n + t);
     n += count;
     piece.left -= count;
     piece.before += count;
-    if (piece.before == run[1]) {
+    if (piece.before == from[1]) {
       ++piece.at;
       piece.before = 0;
     }
@@ -133,30 +132,24 @@ __device__ int next_keys(const EdgeArguments<T>& x, Piece& piece, EdgeChunk<T>& 
   return n;
 }
 
-/// The same for a key: rows and labels.
+/// The next pairs of a row: keys and labels.
+template <class T>
+__device__ int next_keys(const EdgeArguments<T>& x, Piece& piece, EdgeChunk<T>& to) {
+  return next_pairs<T>(x.runs, piece, [&](const int32_t* run, int32_t t, int place) {
+    to.other[place] = run[0] + t;
+    to.label[place] = x.label(run, t);
+  });
+}
+
+/// The next pairs of a key: rows and labels.
 template <class T>
 __device__ int next_rows(const EdgeArguments<T>& x, Piece& piece, EdgeChunk<T>& to) {
-  int n = 0;
-  while (piece.left > 0 && n < to.size) {
-    const int32_t* const source = x.sources + int64_t{3} * piece.at;
-    const int32_t there = min(source[1] - piece.before, piece.left);
-    const int32_t count = min(there, to.size - n);
-    for (int t = edge_lane(); t < count; t += 32) {
-      const int32_t row = source[0] + piece.before + t;
-      const int32_t* const run = x.runs + int64_t{3} * (x.rows[int64_t{2} * row] + source[2]);
-      to.other[n + t] = row;
-      to.label[n + t] = x.label(run, piece.owner - run[0]);
-    }
-    n += count;
-    piece.left -= count;
-    piece.before += count;
-    if (piece.before == source[1]) {
-      ++piece.at;
-      piece.before = 0;
-    }
-  }
-  __syncwarp();
-  return n;
+  return next_pairs<T>(x.sources, piece, [&](const int32_t* source, int32_t t, int place) {
+    const int32_t row = source[0] + t;
+    const int32_t* const run = x.runs + int64_t{3} * (x.rows[int64_t{2} * row] + source[2]);
+    to.other[place] = row;
+    to.label[place] = x.label(run, piece.owner - run[0]);
+  });
 }
 
 /// Calls store(t, sum over c < width of term(t, c)) for t < n, then waits for the warp.

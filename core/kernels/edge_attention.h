@@ -70,6 +70,16 @@ struct EdgeAttentionInputs {
   int64_t row_slots = 0, key_slots = 0;      ///< pieces of rows (keys) that have several
   double scale = 1;
   AttentionDropout dropout;  ///< element (b, h, row, key)
+
+  /// Calls f(tensor) for every tensor, those of the edges included.
+  template <class F, class Inputs>
+  static void visit_tensors(F&& f, Inputs& in) {
+    f(in.q);
+    f(in.k);
+    f(in.v);
+    f(in.relation);
+    EdgeTables::visit_tensors(f, in.edges);
+  }
 };
 
 /// out_i = sum_j P_ij keep_ij v_j, P_ij = exp(s_ij - lse_i), s_ij = scale q_i . (k_j +
@@ -85,6 +95,15 @@ inline constinit Kernel<void(const EdgeAttentionInputs& in, View out, View lse)>
 ///   drelation     [labels, d], contiguous; empty if there is no relation
 struct EdgeGradients {
   View dq, dk, dv, drelation;
+
+  /// Calls f(tensor) for every tensor.
+  template <class F, class Gradients>
+  static void visit_tensors(F&& f, Gradients& to) {
+    f(to.dq);
+    f(to.dk);
+    f(to.dv);
+    f(to.drelation);
+  }
 };
 inline constinit Kernel<void(const EdgeAttentionInputs& in, ConstView out, ConstView lse,
                              ConstView dout, const EdgeGradients& to)>

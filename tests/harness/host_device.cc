@@ -1,11 +1,12 @@
 #include "tests/harness/host_device.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,42 +22,42 @@ namespace {
 
 constexpr int64_t range_bytes = int64_t{4} << 30;
 
-/// The device's memory, accessible only between open() and close().
+/// The device's memory. It is mapped twice: tensors have addresses that nothing can access, and
+/// kernels are given those of the other mapping.
 class Range {
  public:
   Range() {
-    void* start =
-        mmap(nullptr, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED) {
-      std::perror("host device");
-      std::abort();
-    }
-    begin_ = static_cast<char*>(start);
+    const int file = memfd_create("host device", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, range_bytes) != 0) fail();
+    begin_ = map(PROT_NONE, file);
+    accessible_ = map(PROT_READ | PROT_WRITE, file);
+    ::close(file);
     blocks.open(begin_, range_bytes, range_bytes);
   }
 
-  void open() {
-    const std::lock_guard lock(mutex_);
-    if (depth_++ == 0) protect(PROT_READ | PROT_WRITE);
-  }
-  void close() {
-    const std::lock_guard lock(mutex_);
-    if (--depth_ == 0) protect(PROT_NONE);
-  }
   bool holds(const void* data) const { return data >= begin_ && data < begin_ + range_bytes; }
+  /// Where a kernel finds what tensors have at `data`.
+  template <class T>
+  T* accessible(T* data) const {
+    return reinterpret_cast<T*>(
+        reinterpret_cast<uintptr_t>(accessible_) +
+        (reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(begin_)));
+  }
 
   BestFit blocks;
 
  private:
-  void protect(int access) {
-    if (mprotect(begin_, range_bytes, access) != 0) {
-      std::perror("host device");
-      std::abort();
-    }
+  [[noreturn]] static void fail() {
+    std::perror("host device");
+    std::abort();
   }
-  char* begin_ = nullptr;
-  std::mutex mutex_;
-  int depth_ = 0;
+  static char* map(int access, int file) {
+    void* const at = mmap(nullptr, range_bytes, access, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (at == MAP_FAILED) fail();
+    return static_cast<char*>(at);
+  }
+
+  char *begin_ = nullptr, *accessible_ = nullptr;
 };
 
 Range& range() {
@@ -64,19 +65,31 @@ Range& range() {
   return *instance;
 }
 
-struct Open {
-  Open() { range().open(); }
-  ~Open() { range().close(); }
-};
-
 template <class V>
 V view_on_cpu(V view) {
   if (view.data != nullptr && view.numel() > 0) {
     require<DeviceError>(view.device.kind == DeviceKind::cuda && range().holds(view.data), "host",
                          "a kernel of the device was given a tensor of {}", name_of(view.device));
+    view.data = range().accessible(view.data);
   }
   view.device = {};
   return view;
+}
+
+/// Converts the numbers of an argument that lie in the device's memory (DeviceScalar).
+template <class T>
+void numbers_on_cpu(T& value) {
+  if constexpr (requires { value.at; }) {
+    if (range().holds(value.at)) value.at = range().accessible(value.at);
+  }
+  if constexpr (requires { value.key; }) numbers_on_cpu(value.key);
+  if constexpr (requires { value.lr; }) numbers_on_cpu(value.lr);
+  if constexpr (requires { value.beta2; }) numbers_on_cpu(value.beta2);
+  if constexpr (requires { value.correction1; }) numbers_on_cpu(value.correction1);
+  if constexpr (requires { value.correction2; }) numbers_on_cpu(value.correction2);
+  if constexpr (requires { value.scale; }) numbers_on_cpu(value.scale);
+  if constexpr (requires { value.dropout; }) numbers_on_cpu(value.dropout);
+  if constexpr (requires { value.numbers; }) numbers_on_cpu(value.numbers);
 }
 
 /// Converts an argument for the CPU's kernel. Throws if it belongs to another device.
@@ -86,7 +99,10 @@ T on_cpu(T value) {
     return view_on_cpu(value);
   } else if constexpr (std::is_class_v<T> && requires { T::visit_tensors([](auto&) {}, value); }) {
     T::visit_tensors([](auto& view) { view = view_on_cpu(view); }, value);
+  } else if constexpr (std::is_pointer_v<T>) {
+    if (range().holds(value)) value = range().accessible(value);
   }
+  numbers_on_cpu(value);
   return value;
 }
 
@@ -101,7 +117,6 @@ void submit(F call) {
     tape->push_back(std::move(call));
     return;
   }
-  const Open open;
   call();
 }
 
@@ -125,7 +140,6 @@ void enable_recordings() {
                     [](void** recorded) { *recorded = std::exchange(tape, nullptr); });
   abandon_recording.set(DeviceKind::cuda, [] { delete std::exchange(tape, nullptr); });
   replay_recording.set(DeviceKind::cuda, [](void* recorded) {
-    const Open open;
     for (const auto& call : *static_cast<Tape*>(recorded)) call();
   });
   drop_recording.set(DeviceKind::cuda, [](void* recorded) { delete static_cast<Tape*>(recorded); });

@@ -27,10 +27,11 @@ export TSAN_OPTIONS=${TSAN_OPTIONS:-second_deadlock_stack=1}
 failed=0
 for program in "${programs[@]}"; do
   case "$program" in
-    system) binary=build/$preset/tests/system/test_system shards=8 ;;
-    ops | models) binary=build/$preset/tests/test_$program shards=24 ;;
-    *) binary=build/$preset/tests/test_$program shards=4 ;;
+    system) shards=8 ;;
+    ops | models) shards=24 ;;
+    *) shards=4 ;;
   esac
+  binary=$(test_program "build/$preset" "$program")
   run_shards "build/$preset" "$program" "$shards" "$binary" --gtest_filter='-*Slow*:MemoryOfAProcess*' || failed=1
 done
 [ $failed -eq 0 ] && echo "no sanitizer found anything"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 . tests/long/common.sh
 
 levels=(avx2 portable)
-programs=(core autograd nn data train models ops system)
+programs=(core autograd nn data train app models ops system)
 if [ $# -gt 0 ]; then levels=("$1"); shift; fi
 if [ $# -gt 0 ]; then programs=("$@"); fi
 
@@ -20,8 +20,7 @@ for level in "${levels[@]}"; do
   say "Testing the kernels of $level"
   export LONGSPAN_SIMD=$level
   for program in "${programs[@]}"; do
-    binary=build/release/tests/test_$program
-    if [ "$program" = system ]; then binary=build/release/tests/system/test_system; fi
+    binary=$(test_program build/release "$program")
     run_shards build/release "$level-$program" 8 "$binary" --gtest_filter='-*Slow*:MemoryOfAProcess*' || failed=1
   done
 done

@@ -89,10 +89,9 @@ struct EdgeAttentionInputs {
 inline constinit Kernel<void(const EdgeAttentionInputs& in, View out, View lse)>
     edge_attention_forward{"edge_attention_forward"};
 
-/// The gradients for dout; all are overwritten.
-///   out, dout     [B, H, R, dv]; lse [B, H, R]
-///   dq, dk, dv    in the shapes of q, k, v, any strides with the last one 1
-///   drelation     [labels, d], contiguous; empty if there is no relation
+/// Destinations of the gradients.
+///   dq, dk, dv  in the shapes of q, k, v, any strides with the last one 1
+///   drelation   [labels, d], contiguous; empty if there is no relation
 struct EdgeGradients {
   View dq, dk, dv, drelation;
 
@@ -105,6 +104,9 @@ struct EdgeGradients {
     f(to.drelation);
   }
 };
+
+/// The gradients for dout; all are overwritten.
+///   out, dout     [B, H, R, dv]; lse [B, H, R]
 inline constinit Kernel<void(const EdgeAttentionInputs& in, ConstView out, ConstView lse,
                              ConstView dout, const EdgeGradients& to)>
     edge_attention_backward{"edge_attention_backward"};

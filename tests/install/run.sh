@@ -7,7 +7,7 @@ cmake=$1 build=$2 root=$3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export CXX="$4" CMAKE_GENERATOR="$5"
-if [ -n "$6" ]; then export CXXFLAGS="-fsanitize=$6"; fi
+if [ -n "${6:-}" ]; then export CXXFLAGS="-fsanitize=$6"; fi
 export CMAKE_BUILD_PARALLEL_LEVEL=2
 
 "$cmake" --install "$build" --prefix "$folder/prefix" >"$folder/log" || { cat "$folder/log"; exit 1; }

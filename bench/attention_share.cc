@@ -7,12 +7,9 @@
 //   bench_attention_share [--rounds N] [--length L] [--heads H] [--match TEXT]
 
 #include <fmt/format.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -32,12 +29,6 @@ namespace longspan::bench {
 namespace {
 
 constexpr int64_t kWidth = 64;
-
-double thread_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 struct Case {
   std::string name;
@@ -177,12 +168,6 @@ void prepare(Case& c, int64_t length, int64_t heads) {
 }
 
 void take_turn(Case& c) {
-  const auto best = [](double& seconds, const std::function<void()>& work) {
-    const double start = thread_seconds();
-    work();
-    const double now = thread_seconds() - start;
-    seconds = seconds == 0 ? now : std::min(seconds, now);
-  };
   best(c.forward, [&] {
     const NoGrad none;
     attend(c);

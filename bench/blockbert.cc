@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -163,12 +162,6 @@ void report_memory(int64_t layers) {
   }
 }
 
-double cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
 double median(std::vector<double> x) {
   std::sort(x.begin(), x.end());
   return x[x.size() / 2];
@@ -187,9 +180,9 @@ void take_turns(const std::string& what, int64_t length, int64_t tokens, int64_t
   for (const Timed& t : all) t.run();
   for (int64_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < all.size(); ++i) {
-      const double begin = cpu_seconds();
+      const double begin = process_seconds();
       all[i].run();
-      seconds[i].push_back(cpu_seconds() - begin);
+      seconds[i].push_back(process_seconds() - begin);
       ratios[i].push_back(seconds[i].back() / seconds[0].back());
     }
   }

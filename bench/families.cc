@@ -12,8 +12,6 @@
 // three, to keep a family within the budget.
 
 #include <fmt/format.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -50,12 +48,6 @@ constexpr double steady = 0.05;  // allowed relative change of the FMA peak duri
 constexpr int64_t attempts = 3;  // measurements if it changes more
 constexpr double within = 0.1;   // tolerance of an exponent
 
-double cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
 void print(const Json& line) {
   std::printf("%s\n", line.dump().c_str());
   std::fflush(stdout);
@@ -72,17 +64,17 @@ class Subject {
     run_.both();  // fills the arena and the caches
     memory_tracker().reset_peak();
     const int64_t before = memory_tracker().live().total();
-    const double start = cpu_seconds();
+    const double start = process_seconds();
     run_.both();
-    once_ = cpu_seconds() - start;
+    once_ = process_seconds() - start;
     workspace_ = memory_tracker().peak().total() - before;
     calls_ = std::max<int64_t>(1, std::lround(least_sample / once_));
   }
 
   void sample() {
-    const double start = cpu_seconds();
+    const double start = process_seconds();
     for (int64_t i = 0; i < calls_; ++i) run_.both();
-    samples_.push_back((cpu_seconds() - start) / static_cast<double>(calls_));
+    samples_.push_back((process_seconds() - start) / static_cast<double>(calls_));
   }
 
   void forget() { samples_.clear(); }

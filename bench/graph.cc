@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <vector>
 
 #include "autograd/engine.h"
+#include "bench/harness.h"
 #include "core/error.h"
 #include "models/transformer/transformer.h"
 #include "ops/random.h"
@@ -29,12 +29,6 @@ struct Cost {
   double wall = 0;    ///< until the step has finished
 };
 
-double processor_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
 class Contestant {
  public:
   Contestant(int64_t layers, int64_t width, int64_t length, bool replays)
@@ -52,11 +46,11 @@ class Contestant {
     Cost cost;
     double loss = 0;
     for (int i = 0; i < count; ++i) {
-      const double before = processor_seconds();
+      const double before = thread_seconds();
       const Generator gen = Generator{3}.fork(step_++);
       const Tensor y = replays_ ? graph_.gradients(batch_, gen, body_)[0] : body_(batch_, gen)[0];
       replays_ ? graph_.update(1e-4) : optimizer_.step(1e-4);
-      cost.thread += (processor_seconds() - before) / count;
+      cost.thread += (thread_seconds() - before) / count;
       loss = y.item();
     }
     const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;

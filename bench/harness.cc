@@ -137,9 +137,9 @@ template <class F>
 std::vector<double> on_threads(int threads, F body) {
   std::vector<double> seconds(static_cast<size_t>(threads));
   const auto timed = [&](int i) {
-    const double start = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
+    const double start = thread_seconds();
     body(i);
-    seconds[static_cast<size_t>(i)] = clock_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
+    seconds[static_cast<size_t>(i)] = thread_seconds() - start;
   };
   std::vector<std::thread> others;
   for (int i = 1; i < threads; ++i) others.emplace_back(timed, i);
@@ -194,6 +194,17 @@ double triad_bandwidth(int threads) {
     best = std::max(best, 12.0 * n / *std::max_element(seconds.begin(), seconds.end()));
   }
   return best;
+}
+
+double thread_seconds() { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
+
+double process_seconds() { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
+
+void best(double& seconds, const std::function<void()>& work) {
+  const double start = thread_seconds();
+  work();
+  const double now = thread_seconds() - start;
+  seconds = seconds == 0 ? now : std::min(seconds, now);
 }
 
 std::map<int, double> thread_times() {

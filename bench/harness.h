@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -20,6 +21,14 @@ double dot_peak(int threads);
 /// Measures the bytes per second of a triad a = b + s c over arrays far larger than the caches, 3 x
 /// 4 bytes per element, by the CPU time of the busiest thread.
 double triad_bandwidth(int threads);
+
+/// Returns the CPU seconds of the calling thread, and of the whole process, up to now.
+double thread_seconds();
+double process_seconds();
+
+/// Runs `work` and keeps the CPU seconds of the calling thread if they are fewer than `seconds`, or
+/// `seconds` is 0.
+void best(double& seconds, const std::function<void()>& work);
 
 /// Returns the CPU seconds of every thread of this process, by thread id.
 std::map<int, double> thread_times();

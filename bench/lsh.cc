@@ -13,12 +13,9 @@
 //     full_below: finds the length from which hashing is faster, compared with its keys per query
 
 #include <fmt/format.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -38,19 +35,6 @@ namespace longspan::bench {
 namespace {
 
 constexpr int64_t kWidth = 64;
-
-double thread_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-void best(double& seconds, const std::function<void()>& work) {
-  const double start = thread_seconds();
-  work();
-  const double now = thread_seconds() - start;
-  seconds = seconds == 0 ? now : std::min(seconds, now);
-}
 
 struct Case {
   std::string name;

@@ -17,8 +17,6 @@
 
 #include <cblas.h>
 #include <fmt/format.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -39,12 +37,6 @@
 
 namespace longspan::bench {
 namespace {
-
-double thread_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 /// c [m, n] = a b over k; `layout` has N or T (transposed) for each operand.
 struct Product {

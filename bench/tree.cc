@@ -15,8 +15,6 @@
 //     backward, for lengths from 256 on; bench/peers/lengths.py --groups tree has PyTorch's
 
 #include <fmt/format.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -43,19 +41,6 @@ namespace longspan::bench {
 namespace {
 
 constexpr int64_t kWidth = 64;
-
-double thread_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-void best(double& seconds, const std::function<void()>& work) {
-  const double start = thread_seconds();
-  work();
-  const double now = thread_seconds() - start;
-  seconds = seconds == 0 ? now : std::min(seconds, now);
-}
 
 /// k 0: dense attention.
 struct Case {

@@ -164,6 +164,12 @@ int64_t Permutation::operator[](int64_t i) const {
   return static_cast<int64_t>(x);
 }
 
+std::vector<int64_t> Permutation::first(int64_t count) const {
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back((*this)[i]);
+  return all;
+}
+
 void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator,
                  const Masking& masking, std::span<const WordRole> words) {
   const auto n = static_cast<int64_t>(tokens.size());

@@ -80,6 +80,8 @@ class Permutation {
   int64_t size() const { return size_; }
   /// Returns element i, 0 <= i < size, in expected constant time.
   int64_t operator[](int64_t i) const;
+  /// Returns its first `count` numbers: different ones below `size`, in random order.
+  std::vector<int64_t> first(int64_t count) const;
 
  private:
   uint64_t encrypt(uint64_t x) const;

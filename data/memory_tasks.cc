@@ -67,10 +67,8 @@ void check(const MultiQueryRecallTask& t) {
 
 /// Returns `count` different integers below `range`, in random order.
 std::vector<int64_t> different(Draws& draws, int64_t count, int64_t range) {
-  const Permutation order(range, Generator{static_cast<uint64_t>(draws.below(int64_t{1} << 62))});
-  std::vector<int64_t> all;
-  for (int64_t i = 0; i < count; ++i) all.push_back(order[i]);
-  return all;
+  const Generator order{static_cast<uint64_t>(draws.below(int64_t{1} << 62))};
+  return Permutation(range, order).first(count);
 }
 
 /// Returns `count` different integers g below `range`, drawn one after another with probabilities

@@ -12,18 +12,6 @@
 #include "data/topic_documents.h"
 
 namespace longspan {
-namespace {
-
-/// Returns `count` distinct integers below `range`, in random order.
-std::vector<int64_t> different(const Draws& draws, int64_t count, int64_t range,
-                               std::string_view what) {
-  const Permutation order(range, draws.generator().fork(what));
-  std::vector<int64_t> all;
-  for (int64_t i = 0; i < count; ++i) all.push_back(order[i]);
-  return all;
-}
-
-}  // namespace
 
 void DuplicateTask::fit(int64_t length, int64_t tokens) {
   require(length >= 4 && length % 2 == 0, "length",
@@ -100,8 +88,9 @@ Sample RetrievalTask::sample(const SampleKey& key) const {
   check(*this);
   Draws draws = draws_of("retrieval", key);
   const int64_t text = length - questions;
-  const std::vector<int64_t> places = different(draws, facts, text, "places");
-  const std::vector<int64_t> known = different(draws, facts, keys, "keys");
+  const std::vector<int64_t> places =
+      Permutation(text, draws.generator().fork("places")).first(facts);
+  const std::vector<int64_t> known = Permutation(keys, draws.generator().fork("keys")).first(facts);
   Sample s;
   for (int64_t i = 0; i < text; ++i) {
     s.tokens.push_back(static_cast<int32_t>(fact(keys, draws.below(symbols))));
@@ -167,10 +156,11 @@ Sample NeedleTask::sample(const SampleKey& key) const {
   const int64_t text_begin = question_first ? 4 : 1;
   const int64_t question = question_first ? 1 : length - 2;
   s.global = {static_cast<int32_t>(question), static_cast<int32_t>(question + 1)};
-  const std::vector<int64_t> named = different(draws, facts, keys, "keys");
+  const std::vector<int64_t> named = Permutation(keys, draws.generator().fork("keys")).first(facts);
   // Any distinct slots are valid once all but one token of each fact are removed; the removed
   // tokens are added again below.
-  std::vector<int64_t> places = different(draws, facts, text - facts * (fact - 1), "places");
+  std::vector<int64_t> places =
+      Permutation(text - facts * (fact - 1), draws.generator().fork("places")).first(facts);
   std::sort(places.begin(), places.end());
   const int64_t asked = draws.below(facts);
   for (int64_t f = 0; f < facts; ++f) {

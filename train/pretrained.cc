@@ -152,8 +152,10 @@ Json as_written(const Json& config) {
       for (const Json& name : m.value.array()) {
         names.push_back({fmt::format("{}", i), name});
         const int64_t number = i++;
-        if (Json(numbers).find(name.string()) == nullptr)
+        const auto same = [&](const JsonMember& known) { return known.name == name.string(); };
+        if (std::none_of(numbers.begin(), numbers.end(), same)) {
           numbers.push_back({name.string(), number});
+        }
       }
       if (names.empty()) continue;
       members.push_back({m.name, Json(std::move(names))});

@@ -201,7 +201,7 @@ bool Json::same(const Json& other) const {
   return value_ == other.value_;
 }
 
-const Json* Json::find(std::string_view name) const {
+const Json* Json::find(std::string_view name) const& {
   if (!is_object()) return nullptr;
   for (const JsonMember& member : object()) {
     if (member.name == name) return &member.value;

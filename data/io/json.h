@@ -51,7 +51,8 @@ class Json {
   const Object& object() const;
 
   /// Returns the member of that name, or null if there is none or this is not an object.
-  const Json* find(std::string_view name) const;
+  const Json* find(std::string_view name) const&;
+  const Json* find(std::string_view name) const&& = delete;  // it would be gone
   /// Returns the member of that name. Throws ValueError if there is none.
   const Json& operator[](std::string_view name) const;
 

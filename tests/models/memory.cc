@@ -25,7 +25,8 @@ namespace {
 std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t chunks = 1,
                             int64_t d_ff = 0) {
   const auto spec = entry.make("tiny");
-  if (d_ff > 0 && to_json(*spec).find("d_ff") != nullptr) {
+  const Json fields = to_json(*spec);
+  if (d_ff > 0 && fields.find("d_ff") != nullptr) {
     set_fields(*spec, {{"d_ff", d_ff, "test"}});
   }
   set_fields(*spec,

@@ -572,7 +572,8 @@ TEST(ConfigMembers, ExportsCarryLabelsAndIds) {
   c.tags = 5;
   EXPECT_EQ(exported(encoder_keys(c))["id2label"].object().size(), 5u);
   c.tags = 2;
-  EXPECT_EQ(exported(encoder_keys(c)).find("id2label"), nullptr) << "two are the default";
+  const Json two = exported(encoder_keys(c));
+  EXPECT_EQ(two.find("id2label"), nullptr) << "two are the default";
   c.dropout_classifier = 0.25f;
   EXPECT_EQ(exported(encoder_keys(c))["classifier_dropout"], Json(0.25));
 

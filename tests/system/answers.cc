@@ -444,7 +444,8 @@ TEST_F(TriviaQa, AccumulatesWhatHasAnAnswer) {
     std::vector<double> all;
     std::istringstream lines(read(out + "/metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
-      if (const Json* loss = parse_json(line).find("loss")) all.push_back(loss->number());
+      const Json row = parse_json(line);
+      if (const Json* loss = row.find("loss")) all.push_back(loss->number());
     }
     return all;
   };

@@ -34,10 +34,20 @@ void give_back(void* block) {
 
 }  // namespace
 
-// The array and nothrow forms call these functions.
+// The array forms call these functions. So do the nothrow forms, but not those of sanitizers.
 void* operator new(size_t bytes) { return take(bytes, alignof(std::max_align_t)); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return take(bytes, static_cast<size_t>(alignment));
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept try {
+  return ::operator new(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept try {
+  return ::operator new(bytes, alignment);
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 void operator delete(void* block) noexcept { give_back(block); }
 void operator delete(void* block, size_t) noexcept { give_back(block); }

@@ -6,7 +6,9 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 
@@ -82,6 +84,21 @@ TEST(Ids, EmbeddingGradientTouchesOnlyItsRowsAndSumsInPlace) {
   EXPECT_LT(memory_tracker().peak().total() - live, V * D * 4 / 2);
   EXPECT_EQ(grad(weight).to_vector<float>()[static_cast<size_t>(ids[0] * D)],
             2 * first.to_vector<float>()[static_cast<size_t>(ids[0] * D)]);
+}
+
+// The gradient of a sum is one tensor for both terms. Rows that are taken of one term add to its
+// gradient in place, and must leave the other's alone.
+TEST(Ids, RowsAddToNoGradientThatIsShared) {
+  Tensor a = ones({4, 3}), b = ones({4, 3});
+  set_requires_grad(a);
+  set_requires_grad(b);
+  const Tensor x = mul(a, 2.0), y = mul(b, 3.0);
+  const Tensor rows = take(x, Tensor::from(std::vector<int64_t>{1, 1}, {2}));  // runs last
+  const Tensor all = add(x, y);
+  backward(add(sum(all), sum(rows)));
+  const std::vector<float> twice{2, 2, 2, 6, 6, 6, 2, 2, 2, 2, 2, 2};
+  EXPECT_EQ(grad(a).to_vector<float>(), twice);
+  EXPECT_EQ(grad(b).to_vector<float>(), std::vector<float>(12, 3));
 }
 
 TEST(Ids, GradientsAreTheSameForAnyThreads) {

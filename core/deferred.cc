@@ -88,6 +88,8 @@ View place_for(Device device, ErrorHandler on_error) {
 
 }  // namespace
 
+int64_t outcome_bytes() { return memory::block_bytes(static_cast<int64_t>(kMost) * kBytes); }
+
 void check(Device device, const std::function<void(View found)>& run, ErrorHandler on_error) {
   if (device.kind == DeviceKind::cuda) {
     const View found = place_for(device, std::move(on_error));

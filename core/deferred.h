@@ -19,6 +19,9 @@ using ErrorHandler = std::function<void(int64_t place, int64_t value)>;
 /// outcome.
 void check(Device device, const std::function<void(View found)>& run, ErrorHandler on_error);
 
+/// The bytes on a device that outcomes take from the first check on.
+int64_t outcome_bytes();
+
 /// Reads and clears the outcomes of this thread's checks on `device` and throws the error of the
 /// first check that failed. Waits for the device if there were any checks. Called before the host
 /// reads from the device or waits for it, and by check() when very many checks are pending. A

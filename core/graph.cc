@@ -291,6 +291,8 @@ Rehearsal::Rehearsal() {
 }
 Rehearsal::~Rehearsal() { rehearsal = nullptr; }
 
+bool rehearsing() { return rehearsal != nullptr; }
+
 // One block of numbers and one of outcomes serve most steps.
 void Rehearsal::restart() {
   constexpr auto numbers = static_cast<int64_t>(kNumbersOfBlock * sizeof(uint64_t));

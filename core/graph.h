@@ -68,7 +68,9 @@ bool recording();
 void refuse(std::string_view op, std::string_view reason);
 /// Calls copy_from_host, or, in a recording, adds a copy of the data as a constant.
 void upload(Device device, void* to, const void* from, int64_t bytes);
-/// Counts what a recording of this thread's work on the meta device would hold beside its region.
+/// While it lives, this thread's work on the meta device stands for that of a step which a device
+/// records: ops allocate what they need where the host does not read ids. Counts what the recording
+/// would hold beside its region.
 class Rehearsal {
  public:
   Rehearsal();
@@ -83,6 +85,8 @@ class Rehearsal {
   friend void upload(Device device, void* to, const void* from, int64_t bytes);
   int64_t bytes_ = 0;
 };
+/// Whether a Rehearsal of this thread lives.
+bool rehearsing();
 /// Keeps `used` alive as long as the Graph that is being recorded; does nothing outside a
 /// recording.
 void keep(std::shared_ptr<const void> used);

@@ -20,7 +20,10 @@ namespace detail {
 Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
                    deferred::ErrorHandler on_error) {
   const Device device = ids.device();
-  if (ids.numel() == 0 || device == meta_device) return ids;
+  if (ids.numel() == 0) return ids;
+  if (device == meta_device) {
+    return graph::rehearsing() ? Tensor::empty(ids.shape(), ids.dtype(), device) : ids;
+  }
   const bool on_host = device.kind == DeviceKind::cpu;
   Tensor checked = on_host ? ids : Tensor::empty(ids.shape(), ids.dtype(), device);
   deferred::check(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/record.h"
+#include "core/graph.h"
 #include "core/kernels/copy.h"
 #include "core/kernels/elementwise.h"
 #include "core/kernels/gradient.h"
@@ -100,11 +101,12 @@ Tensor places_but(const Tensor& targets, int64_t ignore) {
 }
 
 /// Selects the rows whose targets are not ignored, in order. On the meta device all rows count. A
-/// device keeps all rows, so that the host need not wait for their number: ignored rows are read as
-/// zeros, and the gradients of their losses are 0.
+/// device, and the meta device in its place (graph::rehearsing()), keeps all rows, so that the host
+/// need not wait for their number: ignored rows are read as zeros, and the gradients of their
+/// losses are 0.
 struct Counted {
   Counted(const Tensor& targets, int64_t ignore) : total(targets.dim(0)) {
-    if (targets.device() == meta_device) return;
+    if (targets.device() == meta_device && !graph::rehearsing()) return;
     if (targets.device().kind != DeviceKind::cpu) {
       read_as = places_but(targets, ignore);
       return;

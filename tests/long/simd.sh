@@ -13,7 +13,7 @@ if [ $# -gt 0 ]; then programs=("$@"); fi
 
 install_missing
 say "Building (preset release)"
-configure release
+configure release -DLONGSPAN_CUDA=OFF
 build release "${programs[@]/#/test_}"
 failed=0
 for level in "${levels[@]}"; do

@@ -80,6 +80,7 @@
 #include "nn/after_step.h"
 #include "nn/attention/centroids.h"
 #include "nn/attention/decoding_memory.h"
+#include "nn/attention/divergence.h"
 #include "nn/attention/edge_multi_head.h"
 #include "nn/attention/entmax.h"
 #include "nn/attention/lsh.h"

@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "autograd/mode.h"
+#include "nn/attention/divergence.h"
 #include "ops/copy.h"
 
 namespace longspan {
@@ -259,6 +260,35 @@ std::string RoutingTransformer::remark(int64_t length) const {
   return fmt::format("routing: {} groups of {} tokens hold {:.2f} times the {} of a sequence",
                      c.clusters, w,
                      static_cast<double>(c.clusters * w) / static_cast<double>(length), length);
+}
+
+std::vector<std::string> RoutingTransformer::report(const Tensor& tokens) const {
+  std::vector<std::string> lines;
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    if (!config_.routes(layer) || config_.local_heads == 0) continue;
+    const Tensor pairs = head_divergence(attention_map(tokens, layer));
+    const std::vector<double> of = pairs.to_vector<double>();
+    double sums[3] = {}, counts[3] = {};  // by the number of routing heads in a pair
+    for (int64_t g = 0; g < config_.heads(); ++g) {
+      for (int64_t h = g + 1; h < config_.heads(); ++h) {
+        const double divergence = of[static_cast<size_t>(g * config_.heads() + h)];
+        if (std::isnan(divergence)) continue;
+        const int kind = (g >= config_.local_heads) + (h >= config_.local_heads);
+        sums[kind] += divergence;
+        counts[kind] += 1;
+      }
+    }
+    const char* const names[] = {"two local heads", "a local and a routing one", "two routing ones"};
+    std::vector<std::string> parts;
+    for (size_t kind = 0; kind < 3; ++kind) {
+      if (counts[kind] == 0) continue;
+      parts.push_back(fmt::format("{:.3f} {}", sums[kind] / counts[kind], names[kind]));
+    }
+    lines.push_back(fmt::format("divergence of heads in layer {}: {} (0: they attend alike, "
+                                "{:.3f}: never to the same token)",
+                                layer, fmt::join(parts, ", "), std::log(2.0)));
+  }
+  return lines;
 }
 
 AttentionOutline RoutingTransformer::attention_outline(int64_t layer, int64_t length) const {

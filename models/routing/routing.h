@@ -105,6 +105,9 @@ class RoutingTransformer final : public CausalDecoder {
   std::vector<std::pair<std::string, double>> log_values() const override;
   /// Says how many tokens the groups can hold at this length.
   std::string remark(int64_t length) const override;
+  /// A line for each layer with both kinds of heads: how differently they attend
+  /// (head_divergence()), as means over pairs of local heads, of both kinds, and of routing heads.
+  std::vector<std::string> report(const Tensor& tokens) const override;
   /// For a layer without routing heads. Throws NotImplemented for the others, whose attention
   /// depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;

@@ -15,6 +15,7 @@
 #include "core/parallel.h"
 #include "data/cluster_task.h"
 #include "nn/after_step.h"
+#include "nn/attention/divergence.h"
 #include "nn/nearest.h"
 #include "ops/attention/routing.h"
 #include "ops/copy.h"
@@ -815,6 +816,27 @@ TEST(Routing, MapsAreTheProbabilitiesOfGroups) {
     }
     EXPECT_NEAR(total, in_any ? 1 : 0, 1e-6) << i;
   }
+}
+
+TEST(Routing, ReportsHowDifferentlyHeadsAttend) {
+  RoutingConfig c = tiny();
+  c.d_head = 8;
+  c.local_heads = c.routing_heads = 2;
+  const RoutingTransformer model = made(c);
+  const Tensor tokens = some_tokens(1, 23, 32);
+  const std::vector<std::string> lines = model.report(tokens);
+  ASSERT_EQ(lines.size(), 2u);
+  const std::vector<double> d = head_divergence(model.attention_map(tokens, 1)).to_vector<double>();
+  const double both = (d[2] + d[3] + d[6] + d[7]) / 4;
+  EXPECT_EQ(lines[1],
+            fmt::format("divergence of heads in layer 1: {:.3f} two local heads, {:.3f} a local and "
+                        "a routing one, {:.3f} two routing ones (0: they attend alike, 0.693: never "
+                        "to the same token)",
+                        d[1], both, d[11]));
+  c.routing_layers = 1;
+  EXPECT_EQ(made(c).report(tokens).size(), 1u);
+  c.local_heads = 0;  // nothing to compare
+  EXPECT_TRUE(made(c).report(tokens).empty());
 }
 
 TEST(Routing, SaysHowFullClustersAre) {

@@ -278,15 +278,17 @@ std::vector<std::string> RoutingTransformer::report(const Tensor& tokens) const 
         counts[kind] += 1;
       }
     }
-    const char* const names[] = {"two local heads", "a local and a routing one", "two routing ones"};
+    const char* const names[] = {"two local heads", "a local and a routing one",
+                                 "two routing ones"};
     std::vector<std::string> parts;
     for (size_t kind = 0; kind < 3; ++kind) {
       if (counts[kind] == 0) continue;
       parts.push_back(fmt::format("{:.3f} {}", sums[kind] / counts[kind], names[kind]));
     }
-    lines.push_back(fmt::format("divergence of heads in layer {}: {} (0: they attend alike, "
-                                "{:.3f}: never to the same token)",
-                                layer, fmt::join(parts, ", "), std::log(2.0)));
+    lines.push_back(
+        fmt::format("divergence of heads in layer {}: {} (0: they attend alike, "
+                    "{:.3f}: never to the same token)",
+                    layer, fmt::join(parts, ", "), std::log(2.0)));
   }
   return lines;
 }

@@ -828,11 +828,12 @@ TEST(Routing, ReportsHowDifferentlyHeadsAttend) {
   ASSERT_EQ(lines.size(), 2u);
   const std::vector<double> d = head_divergence(model.attention_map(tokens, 1)).to_vector<double>();
   const double both = (d[2] + d[3] + d[6] + d[7]) / 4;
-  EXPECT_EQ(lines[1],
-            fmt::format("divergence of heads in layer 1: {:.3f} two local heads, {:.3f} a local and "
-                        "a routing one, {:.3f} two routing ones (0: they attend alike, 0.693: never "
-                        "to the same token)",
-                        d[1], both, d[11]));
+  EXPECT_EQ(
+      lines[1],
+      fmt::format("divergence of heads in layer 1: {:.3f} two local heads, {:.3f} a local and "
+                  "a routing one, {:.3f} two routing ones (0: they attend alike, 0.693: never "
+                  "to the same token)",
+                  d[1], both, d[11]));
   c.routing_layers = 1;
   EXPECT_EQ(made(c).report(tokens).size(), 1u);
   c.local_heads = 0;  // nothing to compare

@@ -23,8 +23,8 @@ double entropy(const std::vector<double>& p) {
 }
 
 TEST(HeadDivergence, IsZeroForEqualHeadsAndLn2ForThoseThatNeverMeet) {
-  const std::vector<double> d = divergences(
-      {0.5, 0.5, 0, 0, /**/ 0.5, 0.5, 0, 0, /**/ 0, 0, 0.25, 0.75}, {3, 1, 4});
+  const std::vector<double> d =
+      divergences({0.5, 0.5, 0, 0, /**/ 0.5, 0.5, 0, 0, /**/ 0, 0, 0.25, 0.75}, {3, 1, 4});
   const double ln2 = std::log(2.0);
   const std::vector<double> expected{0, 0, ln2, 0, 0, ln2, ln2, ln2, 0};
   for (size_t i = 0; i < d.size(); ++i) EXPECT_NEAR(d[i], expected[i], 1e-15) << i;

@@ -296,7 +296,7 @@ bool rehearsing() { return rehearsal != nullptr; }
 // One block of numbers and one of outcomes serve most steps.
 void Rehearsal::restart() {
   constexpr auto numbers = static_cast<int64_t>(kNumbersOfBlock * sizeof(uint64_t));
-  bytes_ = 2 * memory::block_bytes(numbers);
+  bytes_ = memory::block_bytes(numbers) + deferred::outcome_bytes();
 }
 
 void upload(Device device, void* to, const void* from, int64_t bytes) {

@@ -30,6 +30,7 @@ struct memory::RegionState {
   int64_t first_bytes;                             // of its first chunk
   int64_t bytes = 0;                               // of its chunks
   int64_t blocks = 0;                              // live blocks in its chunks
+  int64_t largest = 0;                             // of all blocks that it ever had
   bool ended = false;                              // whether the Region is destroyed
   std::pmr::list<std::pair<void*, int64_t>> kept;  // released blocks of other owners
 };
@@ -318,6 +319,7 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
     set_apart(l, bytes);
   }
   ++region.blocks;
+  region.largest = std::max(region.largest, block);
   l.live[Category::graph] -= block;
   l.total -= block;  // it counts as a block instead
   return data;
@@ -416,6 +418,11 @@ void Region::trim() {
 int64_t Region::bytes() const {
   const std::lock_guard lock(ledger(device_).mutex);
   return state_->bytes;
+}
+
+int64_t Region::largest_block() const {
+  const std::lock_guard lock(ledger(device_).mutex);
+  return state_->largest;
 }
 
 void set_source(DeviceKind kind, const Source& source) { ledger({kind, 0}).source = source; }

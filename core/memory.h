@@ -199,6 +199,8 @@ class Region {
   static int64_t roomy(int64_t bytes) { return bytes + bytes / 8; }
   /// Returns the bytes that it has taken from the device, without the retained blocks of others.
   int64_t bytes() const;
+  /// Returns the size of the largest block that was ever allocated from it.
+  int64_t largest_block() const;
 
  private:
   Device device_;

@@ -127,8 +127,7 @@ class Within {
 /// The memory regions that the two recordings of a step reserve.
 struct Regions {
   std::optional<memory::Region> gradients, update;
-  int64_t room = 0;    // bytes that the region of gradients begins with
-  int64_t growth = 0;  // bytes by which a prediction says that it may grow
+  int64_t room = 0;  // bytes that the region of gradients begins with
 
   /// Like StepGraph: a step that is not recorded tells how much memory the first recording needs.
   Regions(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
@@ -137,14 +136,9 @@ struct Regions {
     options.base = memory_tracker(device).live();
     options.graph = options.macs = false;
     options.trace = nullptr;
-    const MemoryTrace trace(device);
     const StepMemory m = measure_step(device, optimizer, loss, options);
     room = memory::Region::roomy(std::max(m.forward_peak, m.backward_peak) +
                                  deferred::outcome_bytes());
-    // Whether gaps between blocks make a region grow depends on the order of all requests, and some
-    // of a backend's are its own: an eighth, or two of the largest blocks, in any case.
-    for (const MemoryTrace::Block& b : trace.blocks()) growth = std::max(growth, 2 * b.bytes);
-    growth = std::max(growth, room / 8);
     gradients.emplace(device, room);
     update.emplace(device, 0);
   }
@@ -200,7 +194,11 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
   if (options.clip > 0) clip_gradients(optimizer, options.clip);
   if (regions.gradients) {
-    const int64_t grown = device == meta_device ? regions.room + regions.growth : 0;
+    // Whether gaps between blocks make a region grow depends on the order of all requests, and some
+    // of a backend's are its own: a prediction counts a growth by an eighth or by two of the
+    // largest blocks, whichever is more, in any case.
+    const int64_t growth = std::max(regions.room / 8, 2 * regions.gradients->largest_block());
+    const int64_t grown = device == meta_device ? regions.room + growth : 0;
     m.hold(Category::graph, std::max<int64_t>(0, grown - regions.gradients->bytes()));
     regions.gradients->trim();
   }

@@ -23,9 +23,9 @@ double divergence(std::span<const double> p, double sum_p, std::span<const doubl
                   double sum_q) {
   double total = 0;
   for (size_t j = 0; j < p.size(); ++j) {
-    const double a = p[j] / sum_p, b = q[j] / sum_q, m = (a + b) / 2;
-    if (a > 0) total += a * std::log(a / m);
-    if (b > 0) total += b * std::log(b / m);
+    const double a = p[j] / sum_p, b = q[j] / sum_q;
+    if (a > 0) total += a * std::log(2 * a / (a + b));
+    if (b > 0) total += b * std::log(2 * b / (a + b));
   }
   return total / 2;
 }

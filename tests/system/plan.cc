@@ -90,8 +90,8 @@ TEST(Plan, ARunOnOpenBlasNeedsWhatWasPredicted) {
   expect_predicted({"--products", "openblas"}, {"standard", "checkpoint"});
 }
 
-// The graph of a recorded step accounts for all memory but parameters and optimizer. It saves a copy
-// of the tokens, which a device checks while it copies them.
+// The graph of a recorded step accounts for all memory but parameters and optimizer. It saves a
+// copy of the tokens, which a device checks while it copies them.
 TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
   for (const std::string accumulate : {"1", "2"}) {
     const std::vector<std::string> shape = {
@@ -411,9 +411,7 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
   int64_t compared = 0, refused = 0;
   for (int64_t i = first; i < first + count; ++i) {
     const Drawn drawn(Generator{11}.fork(static_cast<uint64_t>(i)));
-    std::string trace = std::to_string(i) + ":";
-    for (const std::string& word : drawn.options) trace += " " + word;
-    SCOPED_TRACE(trace);
+    SCOPED_TRACE(fmt::format("{}: {}", i, fmt::join(drawn.options, " ")));
     const Folder folder;
     write(folder / "text", some_text(3000));
     const Outcome told = run(with({"memory", "--json"}, drawn.options));
@@ -451,9 +449,7 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
 /// device predicts. Returns whether the steps were recorded.
 bool recorded_run_fits(int64_t i) {
   const Drawn drawn(Generator{12}.fork(static_cast<uint64_t>(i)));
-  std::string trace = std::to_string(i) + ":";
-  for (const std::string& word : drawn.options) trace += " " + word;
-  SCOPED_TRACE(trace);
+  SCOPED_TRACE(fmt::format("{}: {}", i, fmt::join(drawn.options, " ")));
   const Folder folder;
   write(folder / "text", some_text(3000));
   const std::vector<std::string> options =

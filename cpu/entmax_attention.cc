@@ -5,9 +5,12 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/kernels/entmax_attention.h"
 #include "core/parallel.h"
+#include "cpu/attention/plan.h"
+#include "cpu/attention/terms-inl.h"
 #include "cpu/entmax-inl.h"
 #include "cpu/register.h"
 
@@ -45,6 +48,23 @@ void for_rows(const EntmaxTile& tile, const Shape& shape, F&& f) {
                   });
 }
 
+/// Multiplies what row `query` of a head has for keys first_key .. first_key + n by the factors of
+/// dropout.
+template <class T>
+void drop(const KeepRow<T>& keep, int64_t query, int64_t first_key, int64_t n, T* row) {
+  HeadSegment all;
+  all.keys = std::numeric_limits<int32_t>::max();
+  alignas(64) T factors[KeepRow<T>::kSize];
+  while (n > 0) {
+    const int64_t start = first_key % 4, some = std::min(n, kBlock - start);
+    keep.fill(query, all, first_key - start, start, start + some, factors);
+    for (int64_t j = 0; j < some; ++j) row[j] *= factors[start + j];
+    first_key += some;
+    row += some;
+    n -= some;
+  }
+}
+
 template <class T>
 T& at(const View& x, int64_t b, int64_t h, int64_t r) {
   return x.as<T>()[b * x.strides[0] + h * x.strides[1] + r * x.strides[2]];
@@ -56,8 +76,12 @@ void forward_tile(const EntmaxTile& tile, const ConstView& alpha, const View& x,
   for_rows(tile, x.shape, [&](int64_t b, int64_t h, int64_t r, int64_t i, const KeyInterval& seen) {
     T* const row = x.as<T>() + i * n;
     clear_unseen(seen, row, n);
+    const int64_t count = seen.hi - seen.lo;
     at<T>(tau, b, h, r) = entmax::forward_row(row + seen.lo, alpha.as<T>()[h], row + seen.lo,
-                                              static_cast<size_t>(seen.hi - seen.lo));
+                                              static_cast<size_t>(count));
+    const KeepRow<T> keep(tile.dropout, tile.head(b, h));
+    if (!keep.active()) return;
+    drop(keep, tile.first_query + r, tile.first_key + seen.lo, count, row + seen.lo);
   });
 }
 
@@ -72,9 +96,16 @@ void backward_tile(const EntmaxTile& tile, const ConstView& alpha, const ConstVi
     const auto count = static_cast<size_t>(seen.hi - seen.lo);
     const T a = alpha.as<T>()[h],
             t = tau.as<T>()[b * tau.strides[0] + h * tau.strides[1] + r * tau.strides[2]];
+    const KeepRow<T> keep(tile.dropout, tile.head(b, h));
+    const auto dropped = [&](T* of) {
+      if (!keep.active()) return;
+      drop(keep, tile.first_query + r, tile.first_key + seen.lo, seen.hi - seen.lo, of + seen.lo);
+    };
+    dropped(slopes);
     entmax::probabilities_row(row + seen.lo, a, t, row + seen.lo, count);
     entmax::backward_row(row + seen.lo, a, slopes + seen.lo, slopes + seen.lo,
                          dalpha ? &at<T>(dalpha, b, h, r) : nullptr, count);
+    dropped(row);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/entmax.cuh"
 
 #include "core/kernels/entmax_attention.h"
+#include "cuda/attention/schedule.h"
 #include "cuda/register.h"
 
 namespace longspan::cuda {
@@ -79,6 +80,7 @@ struct TileRows {
   kernels::MaskTables masks;
   const int64_t* q_valid;
   int64_t heads, rows, n;
+  Draws draws;
 
   TileRows(const kernels::EntmaxTile& t, const View& x)
       : tile(t),
@@ -86,7 +88,12 @@ struct TileRows {
         q_valid(t.q_valid.as<int64_t>()),
         heads(x.dim(1)),
         rows(x.dim(2)),
-        n(x.dim(3)) {}
+        n(x.dim(3)) {
+    draws.key = t.dropout.key;
+    draws.threshold = static_cast<uint32_t>(drop_threshold(t.dropout.p));
+    draws.active = t.dropout.p > 0;
+    draws.scale = 1 / (1 - t.dropout.p);
+  }
 
   /// Clears the columns of row (b, r) that it does not see; returns the others.
   template <class T, int size>
@@ -98,6 +105,20 @@ struct TileRows {
       if (i < seen.lo || i >= seen.hi) row[i] = T(0);
     });
     return seen;
+  }
+
+  /// Applies dropout to what row (b, h, r) has for the keys that it sees.
+  template <class T, int size>
+  __device__ void drop(const Team<size>& team, int64_t b, int64_t h, int64_t r,
+                       const kernels::KeyInterval& seen, T* row) const {
+    if (!draws.active) return;
+    const auto head = static_cast<uint32_t>(tile.head(b, h)),
+               query = static_cast<uint32_t>(tile.first_query + r);
+    T* const x = row + seen.lo;
+    for_row<1>(team, seen.hi - seen.lo, [&](int64_t j) {
+      const auto key = static_cast<uint32_t>(tile.first_key + seen.lo + j);
+      x[j] *= draws.keeps(head, query, key, 0) ? static_cast<T>(draws.scale) : T(0);
+    });
   }
 };
 
@@ -115,6 +136,7 @@ struct TileForward {
     const kernels::KeyInterval seen = of.cleared(team, b, r, row);
     const T t = entmax_row(team, row + seen.lo, alpha[h], row + seen.lo, seen.hi - seen.lo);
     if (team.rank() == 0) tau.at(b, h, r) = t;
+    of.drop(team, b, h, r, seen, row);
   }
 };
 
@@ -135,6 +157,7 @@ struct TileBackward {
     const int64_t count = seen.hi - seen.lo;
     const T a = alpha[h], t = tau.at(b, h, r);
     const T scale = a >= 2 ? T(1) : a - 1;
+    of.drop(team, b, h, r, seen, slopes);
     T *const p = row + seen.lo, *const g = slopes + seen.lo;
     for_row<1>(team, count, [&](int64_t j) {
       p[j] = entmax_is_softmax(a) ? kernels::exponential(p[j] - t)
@@ -142,6 +165,7 @@ struct TileBackward {
     });
     const T slope = entmax_row_gradient(team, p, a, g, g, count, dalpha.data != nullptr);
     if (team.rank() == 0 && dalpha.data != nullptr) dalpha.at(b, h, r) = slope;
+    of.drop(team, b, h, r, seen, row);
   }
 };
 

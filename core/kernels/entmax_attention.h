@@ -3,6 +3,7 @@
 #include "core/host_device.h"
 #include "core/kernel.h"
 #include "core/kernels/attention_masks.h"
+#include "core/kernels/block_attention.h"
 #include "core/view.h"
 
 namespace longspan::kernels {
@@ -10,11 +11,19 @@ namespace longspan::kernels {
 /// Which keys the rows of a tile of scores see. Row r of the tile is query first_query + r, at
 /// position first_query + r + q_start; column c is key first_key + c. A query sees the keys at
 /// distances -right .. left before it that `masks` shows. Of the masks k_valid and k_begin count.
+/// Head h of sample b of the tile is head first_head + h of `heads` of sample first_sample + b.
 struct EntmaxTile {
   PairMasks<ConstView> masks;
   ConstView q_valid;  ///< i64 [B]: queries from this index on see nothing; empty: all exist
   int64_t first_sample = 0, first_query = 0, first_key = 0, keys = 0, q_start = 0;
   int64_t left = 0, right = 0;
+  int64_t first_head = 0, heads = 0;
+  AttentionDropout dropout;  // of probabilities, by query and key
+
+  /// Number b H + h of a head of the tile, by which dropout is drawn.
+  LONGSPAN_HD int64_t head(int64_t b, int64_t h) const {
+    return (first_sample + b) * heads + first_head + h;
+  }
 
   /// Calls f(tensor) for every tensor.
   template <class F>
@@ -42,7 +51,7 @@ LONGSPAN_HD inline KeyInterval columns_of(const EntmaxTile& tile, const MaskTabl
 }
 
 /// Turns scores into the probabilities of alpha-entmax (core/kernels/entmax.h) in place, 0 for keys
-/// that a row does not see.
+/// that a row does not see, and applies dropout to them.
 ///   x      [B, H, R, n] of the tile, contiguous, f64 or f32
 ///   alpha  [H], contiguous, dtype of x
 ///   tau    [B, H, R], any strides, dtype of x: p = [(alpha - 1) s - tau]_+^(1 / (alpha - 1)) with
@@ -50,7 +59,7 @@ LONGSPAN_HD inline KeyInterval columns_of(const EntmaxTile& tile, const MaskTabl
 ///          nothing
 inline constinit Kernel<void(EntmaxTile tile, ConstView alpha, View x, View tau)>
     entmax_tile_forward{"entmax_tile_forward"};
-/// Turns scores into probabilities again, and dp, the gradient of probabilities, into that of
+/// Turns scores into probabilities after dropout again, and dp, the gradient of these, into that of
 /// scores. dalpha, if it is given, [B, H, R] in any strides.
 inline constinit Kernel<void(EntmaxTile tile, ConstView alpha, ConstView tau, View x, View dp,
                              View dalpha)>

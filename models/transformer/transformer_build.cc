@@ -70,8 +70,6 @@ void check(const TransformerConfig& c) {
   require(c.alpha >= 1 && c.alpha <= 2, kName, "alpha is {}; expected 1 to 2", c.alpha);
   require(!c.sparse_probabilities() || c.positions != Positions::shaw, kName,
           "alpha > 1 and learn_alpha have no relative terms; set positions to sinusoid or learned");
-  require(!c.sparse_probabilities() || or_default(c.dropout_attn, c.dropout) == 0, kName,
-          "alpha > 1 and learn_alpha have no dropout of probabilities; set dropout_attn to 0");
   require(!c.sparse_probabilities() || (c.local != Locality::block && !c.couple), kName,
           "alpha > 1 and learn_alpha are not for local = block and couple");
   require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");

@@ -12,8 +12,6 @@ EntmaxAttention::EntmaxAttention(const AttentionOptions& options, const EntmaxOp
     : MultiHead(options, ShawTables{}, init), entmax_(entmax), device_(init.device) {
   require(entmax.alpha >= 1 && entmax.alpha <= 2, "attention", "alpha is {}; expected 1 to 2",
           entmax.alpha);
-  require(options.dropout == 0, "attention",
-          "dropout of probabilities needs softmax; set dropout_attn to 0");
   if (entmax.learned) a_ = init.at("alpha").make({options.n_head}, Scheme::normal(1));
 }
 
@@ -36,8 +34,8 @@ AttentionPattern EntmaxAttention::pattern_of(const LayerContext& ctx) const {
 }
 
 Tensor EntmaxAttention::attend(const Projected& p, const LayerContext& ctx, const ScoreTerms&,
-                               const Dropout&) const {
-  return entmax_attention(p.q, p.k, p.v, pattern_of(ctx), alpha()).out;
+                               const Dropout& dropout) const {
+  return entmax_attention(p.q, p.k, p.v, pattern_of(ctx), alpha(), 0, dropout).out;
 }
 
 Tensor EntmaxAttention::density(const Tensor& x, const LayerContext& ctx) const {

@@ -13,8 +13,8 @@ struct EntmaxOptions {
 /// Multi-head attention with alpha-entmax in place of the softmax \cite correia2019 (sec. 3): most
 /// probabilities are exactly 0 (ops/attention/entmax_attention.h). A learned alpha of head h is
 ///   alpha_h = clamp(1 + sigmoid(a_h), 1.01, 2)
-/// with the parameter "alpha", a [H], N(0, 1) at first. There are no relative terms, no dropout of
-/// probabilities and one pattern.
+/// with the parameter "alpha", a [H], N(0, 1) at first. There are no relative terms, and one
+/// pattern.
 class EntmaxAttention final : public MultiHead {
  public:
   /// Throws ValueError that names the option.

@@ -12,6 +12,7 @@
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"
+#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
 
@@ -112,9 +113,6 @@ void require_operands(const Tensor& q, const Tensor& k, const Tensor& v) {
   require_same_dtype(kOp, {"q", q}, {"v", v});
   require_same_device(kOp, {"q", q}, {"k", k});
   require_same_device(kOp, {"q", q}, {"v", v});
-  require<DTypeError>(q.dtype() == DType::f64 || q.dtype() == DType::f32, kOp,
-                      "q is {}; expected f64 or f32, since thresholds need their digits",
-                      name_of(q.dtype()));
 }
 
 /// The lengths of a pattern; undefined ones drop their condition.
@@ -137,8 +135,16 @@ Lengths lengths_of(const AttentionPattern& pattern, const Tensor& q) {
           checked_length("q_valid", pattern.q_valid, q)};
 }
 
-kernels::EntmaxTile described(const Tile& t, const Reach& reach, const Lengths& lengths,
-                              int64_t keys) {
+/// What a call tells its kernels about each tile.
+struct Call {
+  Reach reach;
+  kernels::AttentionDropout dropout;
+  double scale;
+  int64_t keys, heads;
+};
+
+kernels::EntmaxTile described(const Tile& t, const Call& call, const Lengths& lengths) {
+  const auto& [reach, dropout, scale, keys, heads] = call;
   kernels::EntmaxTile tile;
   tile.masks.k_valid = lengths.k_valid.view();
   tile.masks.k_begin = lengths.k_begin.view();
@@ -150,6 +156,9 @@ kernels::EntmaxTile described(const Tile& t, const Reach& reach, const Lengths& 
   tile.q_start = reach.q_start;
   tile.left = reach.left;
   tile.right = reach.right;
+  tile.first_head = t.h;
+  tile.heads = heads;
+  tile.dropout = dropout;
   return tile;
 }
 
@@ -157,27 +166,32 @@ void multiply(const Tensor& a, const Tensor& b, Tensor to, bool accumulate = fal
   kernels::matmul(a.device(), a.view(), b.view(), {}, to.mut(), accumulate);
 }
 
-/// Calls f(tile, its probabilities) for all tiles, and writes the thresholds.
+/// x in the dtype that scores are computed in.
+Tensor wide(const Tensor& x) { return cast(x, accumulator_of(x.dtype())); }
+
+/// Calls f(tile, its probabilities) for all tiles of scaled queries, and writes the thresholds.
 template <class F>
-void for_probabilities(const Tensor& q, const Tensor& k, const Tensor& alpha, const Reach& reach,
+void for_probabilities(const Tensor& q, const Tensor& k, const Tensor& alpha, const Call& call,
                        const Lengths& lengths, const Tensor& tau, F&& f) {
-  const Tensor workspace = workspace_for(q, k.dim(2), reach);
-  for_tiles(q, k.dim(2), reach, [&](const Tile& t) {
+  const Tensor workspace = workspace_for(q, k.dim(2), call.reach);
+  for_tiles(q, k.dim(2), call.reach, [&](const Tile& t) {
     Tensor x = t.in(workspace);
     multiply(t.rows_of(q), transpose(t.keys_of(k), 2, 3), x);
-    kernels::entmax_tile_forward(q.device(), described(t, reach, lengths, k.dim(2)),
+    kernels::entmax_tile_forward(q.device(), described(t, call, lengths),
                                  narrow(alpha, 0, t.h, t.heads).view(), x.mut(),
                                  t.rows_of(tau).mut());
     f(t, x);
   });
 }
 
-/// The gradients of q, k, v and of alpha in each row.
-Grads gradients_of(const Context& c, const Tensor& dy, const Reach& reach) {
-  const auto [q, k, v, alpha, tau, k_valid, k_begin, q_valid] = c.saved<8>();
+/// The gradients of q, k, v and of alpha for each head.
+Grads gradients_of(const Context& c, const Tensor& dy, const Call& call) {
+  const auto [given, given_k, given_v, alpha, tau, k_valid, k_begin, q_valid] = c.saved<8>();
   const Lengths lengths{k_valid, k_begin, q_valid};
-  const Tensor g = dy.strides()[3] == 1 ? dy : contiguous(dy);
-  const int64_t keys = k.dim(2);
+  const Tensor q = mul(wide(given), call.scale), k = wide(given_k), v = wide(given_v);
+  const Tensor g = wide(dy.strides()[3] == 1 ? dy : contiguous(dy));
+  const Reach& reach = call.reach;
+  const int64_t keys = call.keys;
   const auto zeros_of = [](const Tensor& x) {
     return Tensor::zeros(x.shape(), x.dtype(), x.device());
   };
@@ -188,7 +202,7 @@ Grads gradients_of(const Context& c, const Tensor& dy, const Reach& reach) {
     Tensor x = t.in(scores), dp = t.in(slopes);
     multiply(t.rows_of(q), transpose(t.keys_of(k), 2, 3), x);
     multiply(t.rows_of(g), transpose(t.keys_of(v), 2, 3), dp);
-    kernels::entmax_tile_backward(q.device(), described(t, reach, lengths, keys),
+    kernels::entmax_tile_backward(q.device(), described(t, call, lengths),
                                   narrow(alpha, 0, t.h, t.heads).view(), t.rows_of(tau).view(),
                                   x.mut(), dp.mut(), dalpha ? t.rows_of(dalpha).mut() : View{});
     multiply(transpose(x, 2, 3), t.rows_of(g), t.keys_of(dv), true);
@@ -196,7 +210,8 @@ Grads gradients_of(const Context& c, const Tensor& dy, const Reach& reach) {
     multiply(transpose(dp, 2, 3), t.rows_of(q), t.keys_of(dk), true);
   });
   if (dalpha) dalpha = sum(dalpha, {0, 2});
-  return {dq, dk, dv, dalpha};
+  const DType dtype = given.dtype();
+  return {cast(mul(dq, call.scale), dtype), cast(dk, dtype), cast(dv, dtype), dalpha};
 }
 
 int64_t visible_pairs(const Tensor& q, const Tensor& k, const Reach& reach) {
@@ -208,57 +223,74 @@ int64_t visible_pairs(const Tensor& q, const Tensor& k, const Reach& reach) {
   return q.dim(0) * q.dim(1) * pairs;
 }
 
-/// alpha for each head, in the dtype of q.
+/// alpha for each head, in the dtype of scores.
 Tensor of_heads(const Tensor& alpha, const Tensor& q) {
   require_floating(kOp, alpha, "alpha");
   require_same_device(kOp, {"q", q}, {"alpha", alpha});
-  return contiguous(expand(cast(alpha, q.dtype()), {q.dim(1)}));
+  return contiguous(expand(cast(alpha, accumulator_of(q.dtype())), {q.dim(1)}));
 }
 
-Tensor scaled(const Tensor& q, double scale) {
-  return mul(q, scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.dim(3))));
+Call call_of(const Tensor& q, const Tensor& k, const AttentionPattern& pattern, double scale) {
+  return {reach_of(pattern, q, k),
+          {},
+          scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.dim(3))),
+          k.dim(2),
+          q.dim(1)};
+}
+
+void draw(Call& call, const Dropout& dropout) {
+  require(dropout.p >= 0 && dropout.p < 1, kOp, "dropout is {}; expected 0 <= p < 1", dropout.p);
+  if (!dropout.pass.training || dropout.p == 0) return;
+  require<NotImplemented>(dropout.pass.row == 0, kOp,
+                          "dropout.pass.row = {}: dropout of a part of the rows is not implemented",
+                          dropout.pass.row);
+  RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
+  call.dropout = {dropout.p, dropout.pass.gen.device_key()};
 }
 
 }  // namespace
 
-EntmaxResult entmax_attention(const Tensor& given, const Tensor& k, const Tensor& v,
-                              const AttentionPattern& pattern, const Tensor& alpha, double scale) {
-  require_operands(given, k, v);
-  const Reach reach = reach_of(pattern, given, k);
-  const Tensor q = scaled(given, scale), each = of_heads(alpha, q);
+EntmaxResult entmax_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const AttentionPattern& pattern, const Tensor& alpha, double scale,
+                              const Dropout& dropout) {
+  require_operands(q, k, v);
+  Call call = call_of(q, k, pattern, scale);
+  draw(call, dropout);
   const Lengths lengths = lengths_of(pattern, q);
+  const Tensor each = of_heads(alpha, q);
   const Tensor inputs[] = {q, k, v, each};
   auto [out, tau] =
       autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
         const NoGrad off;
         MacCount::add_attention(
-            MacCount::active() ? visible_pairs(q, k, reach) * (q.dim(3) + v.dim(3)) : 0);
+            MacCount::active() ? visible_pairs(q, k, call.reach) * (q.dim(3) + v.dim(3)) : 0);
+        const Tensor x = mul(wide(q), call.scale), keys = wide(k), values = wide(v);
         const Tensor y = transpose(
-            Tensor::zeros({q.dim(0), q.dim(2), q.dim(1), v.dim(3)}, q.dtype(), q.device()), 1, 2);
+            Tensor::zeros({q.dim(0), q.dim(2), q.dim(1), v.dim(3)}, x.dtype(), q.device()), 1, 2);
         const Tensor t = full({q.dim(0), q.dim(1), q.dim(2)},
-                              std::numeric_limits<double>::infinity(), q.dtype(), q.device());
-        for_probabilities(q, k, each, reach, lengths, t, [&](const Tile& tile, const Tensor& p) {
-          multiply(p, tile.keys_of(v), tile.rows_of(y));
+                              std::numeric_limits<double>::infinity(), x.dtype(), q.device());
+        for_probabilities(x, keys, each, call, lengths, t, [&](const Tile& tile, const Tensor& p) {
+          multiply(p, tile.keys_of(values), tile.rows_of(y));
         });
-        return {y, t};
+        return {cast(y, q.dtype()), t};
       });
   out = record(kOp, {q, k, v, each}, out,
                save(q, k, v, each, tau, lengths.k_valid, lengths.k_begin, lengths.q_valid),
-               [reach](const Context& c, const Tensor& dy) { return gradients_of(c, dy, reach); });
+               [call](const Context& c, const Tensor& dy) { return gradients_of(c, dy, call); });
   return {out, tau};
 }
 
-Tensor entmax_density(const Tensor& given, const Tensor& k, const AttentionPattern& pattern,
+Tensor entmax_density(const Tensor& given, const Tensor& given_k, const AttentionPattern& pattern,
                       const Tensor& alpha, double scale) {
   const NoGrad off;
-  require_operands(given, k, k);
-  const Reach reach = reach_of(pattern, given, k);
-  const Tensor q = scaled(given, scale), each = of_heads(alpha, q);
-  const Lengths lengths = lengths_of(pattern, q);
+  require_operands(given, given_k, given_k);
+  const Call call = call_of(given, given_k, pattern, scale);
+  const Lengths lengths = lengths_of(pattern, given);
+  const Tensor q = mul(wide(given), call.scale), k = wide(given_k), each = of_heads(alpha, given);
   const auto counted = [&](const Tensor& queries) {
     Tensor n = Tensor::zeros({q.dim(0), q.dim(1), q.dim(2)}, q.dtype(), q.device());
     const Tensor tau = Tensor::like(n);
-    for_probabilities(queries, k, each, reach, lengths, tau, [&](const Tile& t, const Tensor& p) {
+    for_probabilities(queries, k, each, call, lengths, tau, [&](const Tile& t, const Tensor& p) {
       const Tensor positive = sum(cast(greater(p, zeros_like(p)), q.dtype()), {3});
       kernels::accumulate(q.device(), positive.view(), t.rows_of(n).mut());
     });

@@ -10,6 +10,7 @@
 #include "autograd/mode.h"
 #include "models/transformer/transformer.h"
 #include "nn/attention/entmax.h"
+#include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/random.h"
@@ -142,6 +143,49 @@ TEST(EntmaxTransformer, OfWindowsIsThatOfWideOnes) {
   EXPECT_GT(distance(made(c).logits(tokens, Pass{}), full), 1e-6);
 }
 
+// Dropout leaves out some of the probabilities, and the mean over many draws is what none leaves.
+TEST(EntmaxTransformer, DropsProbabilitiesInTraining) {
+  const NoGrad off;
+  const EntmaxAttention plain({.d_model = 8, .n_head = 2}, {}, f64),
+      dropping({.d_model = 8, .n_head = 2, .dropout = 0.3f}, {}, f64);
+  const Tensor x = normal({1, 9, 8}, Generator{5}, 0, 3, DType::f64);
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  const Tensor whole = plain.forward(x, ctx, Pass{}).y;
+  EXPECT_EQ(distance(dropping.forward(x, ctx, Pass{}).y, whole), 0);
+  Tensor total = zeros_like(whole), squares = total;
+  const int draws = 2000;
+  for (uint64_t i = 0; i < draws; ++i) {
+    const Tensor one = dropping.forward(x, ctx, {.training = true, .gen = Generator{i}}).y;
+    if (i < 5) {
+      EXPECT_GT(distance(one, whole), 1e-3);
+    }
+    total = add(total, one);
+    squares = add(squares, square(sub(one, whole)));
+  }
+  const auto apart = sub(mul(total, 1.0 / draws), whole).to_vector<double>(),
+             variance = mul(squares, 1.0 / draws).to_vector<double>();
+  for (size_t i = 0; i < apart.size(); ++i) {
+    EXPECT_LE(std::abs(apart[i]), 5 * std::sqrt(variance[i] / draws)) << i;
+  }
+}
+
+TEST(EntmaxTransformer, ComputesIn16BitsWithThresholdsOfF32) {
+  TransformerConfig c = tiny();
+  c.learn_alpha = true;
+  const Init f32{.gen = Generator{7}};
+  const Transformer wide = made(c, f32);
+  for (const Precision precision : {Precision::f16, Precision::bf16}) {
+    c.precision = precision;
+    const Transformer narrow = made(c, f32);
+    const NoGrad off;
+    const Tensor tokens = some_tokens(2, 9, c.vocab);
+    const double apart = distance(narrow.logits(tokens, Pass{}), wide.logits(tokens, Pass{}));
+    EXPECT_GT(apart, 0);
+    EXPECT_LT(apart, precision == Precision::f16 ? 0.02 : 0.2);
+  }
+}
+
 TEST(EntmaxTransformer, DrawsOnlyPairsThatCount) {
   TransformerConfig c = tiny();
   c.alpha = 2;
@@ -169,7 +213,6 @@ TEST(EntmaxTransformer, SaysWhatDoesNotGoTogether) {
   EXPECT_TRUE(contains(message([](auto& c) { c.alpha = 2.5; }), "alpha is 2.5; expected 1 to 2"));
   EXPECT_TRUE(contains(message([](auto& c) { c.positions = Positions::shaw; }),
                        "set positions to sinusoid or learned"));
-  EXPECT_TRUE(contains(message([](auto& c) { c.dropout = 0.1f; }), "set dropout_attn to 0"));
   EXPECT_TRUE(contains(message([](auto& c) {
                          c.local = Locality::block;
                          c.window = 4;

@@ -53,7 +53,17 @@ bool sees(int kind, int64_t p, int64_t j) {
   }
 }
 
-/// Inputs: q, k, v, alpha, k_valid, k_begin, q_valid.
+const Generator drawn{11};
+
+/// The factor of dropout of probability p.
+double kept(double p, int64_t head, int64_t i, int64_t j) {
+  if (p == 0) return 1;
+  const Philox4 words = philox(drawn.key, static_cast<uint32_t>(j / 4), static_cast<uint32_t>(i),
+                               static_cast<uint32_t>(head), 0);
+  return words.word[j % 4] >= drop_threshold(p) ? 1 / (1 - p) : 0;
+}
+
+/// Inputs: q, k, v, alpha, k_valid, k_begin, q_valid. Numbers: the kind, and the dropout.
 Array naive_attention(Arrays in) {
   const Array &q = in[0], &k = in[1], &v = in[2], &alpha = in[3];
   const int64_t B = q.dim(0), H = q.dim(1), L = q.dim(2), T = k.dim(2), d = q.dim(3), w = v.dim(3);
@@ -77,8 +87,9 @@ Array naive_attention(Arrays in) {
         }
         entmax_row(row, alpha[alpha.size() == 1 ? 0 : h]);
         for (size_t n = 0; n < row.size(); ++n) {
+          const double p = row[n] * kept(in.number(1), b * H + h, i, keys[n]);
           for (int64_t c = 0; c < w; ++c) {
-            out[((b * H + h) * L + i) * w + c] += row[n] * v[((b * H + h) * T + keys[n]) * w + c];
+            out[((b * H + h) * L + i) * w + c] += p * v[((b * H + h) * T + keys[n]) * w + c];
           }
         }
       }
@@ -98,11 +109,11 @@ std::vector<Sample> samples() {
                                   randn({B, 2, T, w})};
   };
   const auto sample = [&](const char* name, std::vector<InputSpec> inputs, const InputSpec& alpha,
-                          double kind, std::vector<InputSpec> more = {}) {
+                          double kind, std::vector<InputSpec> more = {}, double dropout = 0) {
     inputs.push_back(alpha);
     more.resize(3, none());
     inputs.insert(inputs.end(), more.begin(), more.end());
-    return Sample{name, inputs, {kind}};
+    return Sample{name, inputs, {kind, dropout}};
   };
   return {
       sample("dense", sized(2, 5, 7, 4, 3), each, dense),
@@ -117,7 +128,11 @@ std::vector<Sample> samples() {
       sample("lengths", sized(3, 5, 7, 4, 3), each, dense,
              {lengths({7, 0, 4}), none(), lengths({5, 2, 0})}),
       sample("begin", sized(2, 4, 7, 4, 3), each, causal, {none(), lengths({3, 7}), none()}),
-      sample("one", sized(1, 1, 1, 1, 1), each, causal),
+      sample("dropout", sized(2, 5, 9, 4, 3), each, dense, {}, 0.25),
+      sample("dropout, local", sized(2, 9, 9, 4, 3), each, local, {none(), lengths({0, 3}), none()},
+             0.5),
+      sample("dropout, softmax", sized(1, 7, 7, 4, 3), one(1), causal, {}, 0.25),
+      sample("one", sized(1, 1, 1, 1, 1), one(1.3), causal),
       sample("no queries", sized(1, 0, 3, 4, 3), each, dense),
       sample("no keys", sized(1, 3, 0, 4, 3), each, dense),
       sample("no samples", sized(0, 3, 2, 4, 3), each, dense),
@@ -129,7 +144,9 @@ EntmaxResult attend(Inputs in) {
   p.mask.k_valid = in[4];
   p.mask.k_begin = in[5];
   p.q_valid = in[6];
-  return entmax_attention(in[0], in[1], in[2], p, in[3]);
+  const auto dropout = static_cast<float>(in.number(1));
+  return entmax_attention(in[0], in[1], in[2], p, in[3], 0,
+                          {dropout, {.training = true, .gen = drawn}});
 }
 
 const Registered info = OpInfo{
@@ -140,26 +157,31 @@ const Registered info = OpInfo{
     .large = {{"large",
                {randn({1, 2, 300, 16}), randn({1, 2, 300, 16}), randn({1, 2, 300, 16}),
                 as(DType::f64, full({2}, 1.5)), none(), none(), none()},
-               {causal}}},
-    .rejects = {rejects<ShapeError>("widths",
-                                    {randn({1, 2, 3, 4}), randn({1, 2, 3, 5}), randn({1, 2, 3, 4}),
-                                     full({2}, 1.5), none(), none(), none()},
-                                    "expected q [B, H, L, d]", {dense}),
-                rejects<ShapeError>("heads",
-                                    {randn({1, 2, 3, 4}), randn({1, 2, 3, 4}), randn({1, 2, 3, 4}),
-                                     full({3}, 1.5), none(), none(), none()},
-                                    "[3]", {dense}),
-                rejects<NotImplemented>(
-                    "pattern",
-                    {randn({1, 2, 8, 4}), randn({1, 2, 8, 4}), randn({1, 2, 8, 4}), full({2}, 1.5),
-                     none(), none(), none()},
-                    "the pattern is strided", {},
-                    [](Inputs in) {
-                      entmax_attention(in[0], in[1], in[2], patterns::strided(2), in[3]);
-                    })},
+               {causal, 0.125}}},
+    .rejects =
+        {rejects<ShapeError>("widths",
+                             {randn({1, 2, 3, 4}), randn({1, 2, 3, 5}), randn({1, 2, 3, 4}),
+                              full({2}, 1.5), none(), none(), none()},
+                             "expected q [B, H, L, d]", {dense, 0}),
+         rejects<ValueError>("dropout",
+                             {randn({1, 2, 3, 4}), randn({1, 2, 3, 4}), randn({1, 2, 3, 4}),
+                              full({2}, 1.5), none(), none(), none()},
+                             "dropout is 1; expected 0 <= p < 1", {dense, 1}),
+         rejects<ShapeError>("heads",
+                             {randn({1, 2, 3, 4}), randn({1, 2, 3, 4}), randn({1, 2, 3, 4}),
+                              full({3}, 1.5), none(), none(), none()},
+                             "[3]",
+                             {dense, 0}),
+         rejects<NotImplemented>(
+             "pattern",
+             {randn({1, 2, 8, 4}), randn({1, 2, 8, 4}), randn({1, 2, 8, 4}), full({2}, 1.5), none(),
+              none(), none()},
+             "the pattern is strided", {},
+             [](Inputs
+                    in) { entmax_attention(in[0], in[1], in[2], patterns::strided(2), in[3]); })},
     .saved_bytes =
         [](Inputs in) {
-          const auto number = static_cast<int64_t>(size_of(in[0].dtype()));
+          const auto number = static_cast<int64_t>(size_of(accumulator_of(in[0].dtype())));
           std::vector<int64_t> bytes = {in[0].nbytes(), in[1].nbytes(), in[2].nbytes(),
                                         in[0].dim(1) * number,
                                         in[0].dim(0) * in[0].dim(1) * in[0].dim(2) * number};
@@ -168,7 +190,6 @@ const Registered info = OpInfo{
           }
           return bytes;
         },
-    .dtypes = {DType::f64, DType::f32},
     .tolerance = 2,
     .gradient_tolerance = 8,
     .reason =

@@ -71,6 +71,8 @@ class TaskData {
   /// Returns batch `i` if forward() reads only tokens and targets, of one shape, with the same
   /// number of counted targets in every batch; else nothing.
   virtual std::optional<Batch> batch(int64_t /*i*/) const { return std::nullopt; }
+  /// Returns the tokens [B, L] of the first batch; undefined if batches are not of tokens alone.
+  virtual Tensor first_batch() const { return {}; }
   /// Returns the bits of a split per unit(); NaN if it is empty.
   virtual double bits(const std::string& part) const = 0;
   /// Whether bits() of a split that is not empty may be NaN, because nothing in it is a target.
@@ -119,6 +121,7 @@ class TextData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;
+  Tensor first_batch() const override { return batch_of(0).tokens; }
   /// If the model keeps a memory.
   bool streams() const override { return run_.model->memory_length() > 0; }
   Tensor reset(int64_t i) const override;
@@ -267,6 +270,7 @@ class SampleData final : public TaskData {
   void prepare() override {}
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;
+  Tensor first_batch() const override { return finds_answers() ? Tensor{} : batch_of(0).tokens; }
   /// If the model keeps a memory: each sample is a stream, of several segments if it is longer than
   /// one.
   bool streams() const override { return !finds_answers() && run_.model->memory_length() > 0; }

@@ -72,6 +72,11 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   unit = data->loss_unit();
   at.unit = unit;
   if (!continues() && !c.start.from.empty()) started = start_from_run(run);
+  if (!continues() && !started) {
+    if (const Tensor tokens = data->first_batch()) {
+      run.model->begin_training(tokens, run.generator().fork("begin_training"));
+    }
+  }
   require(c.steps == 0 || at.step <= c.steps, "steps",
           "got {}, and the run in {} has {} behind it; expected as many or more", c.steps,
           beginning.out, at.step);

@@ -152,6 +152,10 @@ class LanguageModel : public Module {
   /// samples. Empty unless rows are deleted before they are too old. Waits for the device.
   virtual std::vector<double> living(const SegmentMemory& /*memory*/) const { return {}; }
 
+  /// Sets what the model takes from data before its first step, from the tokens [B, L] of a batch.
+  /// Programs call it once, with the first batch of a run that starts with drawn weights; does
+  /// nothing for most models.
+  virtual void begin_training(const Tensor& /*tokens*/, Generator /*gen*/) {}
   /// Returns lines that programs print about how the model attends to tokens [1, L], one for each
   /// layer; empty: there is nothing to say.
   virtual std::vector<std::string> report(const Tensor& /*tokens*/) const { return {}; }

@@ -169,6 +169,7 @@ RoutingConfig routing_variant(RoutingConfig c, RoutingVariant variant) {
   c.mask_self = lucid;
   c.scatter_eps = lucid ? 1e-5 : 1e-2;
   c.head_mix = !lucid;
+  c.centroid_init = lucid ? CentroidInit::data : CentroidInit::random;
   c.ema = lucid ? CentroidUpdate::lucid : CentroidUpdate::counts_raw;
   if (lucid) c.routing_clip = -1;
   return c;
@@ -204,6 +205,19 @@ LayerContext RoutingTransformer::layer_context(int64_t /*queries*/, int64_t /*ke
 const RoutingAttention& RoutingTransformer::attention(int64_t layer) const {
   require(layer >= 0 && layer < layers(), kName, "layer {} of {}", layer, layers());
   return *attention_[static_cast<size_t>(layer)];
+}
+
+void RoutingTransformer::begin_training(const Tensor& tokens, Generator gen) {
+  if (config_.centroid_init == CentroidInit::random) return;
+  const NoGrad off;
+  const Tensor x = embedded(tokens, 0, Pass{});
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    if (!config_.routes(layer)) continue;
+    LayerContext ctx = layer_context(x.dim(1), x.dim(1), 0);
+    const Tensor rows = stack_.attention_input(layer, x, ctx);
+    attention_[static_cast<size_t>(layer)]->start_centroids(rows, ctx,
+                                                            gen.fork(static_cast<uint64_t>(layer)));
+  }
 }
 
 Tensor RoutingTransformer::groups(const Tensor& tokens, int64_t layer) const {

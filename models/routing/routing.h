@@ -32,6 +32,7 @@ struct RoutingConfig {
   /// Relative positions are clipped at these distances; -1: none. In groups they are differences of
   /// places in the group. -2 for local heads: 2 local_block + 1.
   int64_t local_clip = -2, routing_clip = 64;
+  CentroidInit centroid_init = CentroidInit::random;  ///< data: k-means on the first batch
   CentroidUpdate ema = CentroidUpdate::spherical;
   double decay = 0.999;      ///< lambda
   double reseed_below = 0;   ///< clusters with fewer members take half of the fullest; 0: never
@@ -53,8 +54,9 @@ struct RoutingConfig {
         "routing_layers", routing_layers)("clusters", clusters)("window", window)(
         "local_block", local_block)("share_qk", share_qk)("select", select)("norm_qk", norm_qk)(
         "logit_scale", logit_scale)("mask_self", mask_self)("scatter_eps", scatter_eps)(
-        "head_mix", head_mix)("local_clip", local_clip)("routing_clip", routing_clip)("ema", ema)(
-        "decay", decay)("reseed_below", reseed_below)("commitment", commitment);
+        "head_mix", head_mix)("local_clip", local_clip)("routing_clip", routing_clip)(
+        "centroid_init", centroid_init)("ema", ema)("decay", decay)("reseed_below", reseed_below)(
+        "commitment", commitment);
     v("activation", activation)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
         "init_std", init_std)("embed_std", embed_std)("head_std", head_std)("dropout", dropout)(
         "dropout_attn", dropout_attn)("precision", precision)("memory", memory)("chunks",
@@ -89,7 +91,7 @@ struct ClusterOccupancy {
 /// (RoutingAttention):
 ///   x <- x + Attn(LN x);  x <- x + FF(LN x)
 /// without absolute positions. The centroids are state: a model without any training generates with
-/// random ones.
+/// random ones, or with those of begin_training().
 class RoutingTransformer final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
@@ -112,12 +114,15 @@ class RoutingTransformer final : public CausalDecoder {
   /// depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  /// With centroid_init = data, places the centroids of the layers, the first one first, by the
+  /// rows that they get of these tokens. Throws ValueError if there are fewer than clusters.
+  void begin_training(const Tensor& tokens, Generator gen) override;
 
  private:
   LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
 
   RoutingConfig config_;
-  std::vector<const RoutingAttention*> attention_;  // of each layer, in stack_
+  std::vector<RoutingAttention*> attention_;  // of each layer, in stack_
 };
 
 /// Entry of the model under the name that programs use.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/mode.h"
+#include "ops/attention/routing.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -52,20 +53,76 @@ void Centroids::visit(Visitor& v) {
   v.buffer("counts", counts_).buffer("membership", membership_);
 }
 
+Centroids::Members Centroids::members(const Tensor& x, const Tensor& clusters) const {
+  const DType dtype = means_.dtype();
+  const Tensor rows = cast(x.detach(), dtype);
+  const Tensor one =
+      expand(ones({1, 1, 1, 1}, dtype, rows.device()), {rows.dim(0), rows.dim(1), rows.dim(2), 1});
+  const auto of_clusters = [&](const Tensor& of_tokens) {
+    return sum(scatter_rows(of_tokens, clusters, options_.clusters), {0});
+  };
+  return {squeeze(of_clusters(one), -1), of_clusters(rows)};
+}
+
+void Centroids::start_from(const std::vector<Tensor>& x, const Tensor& lengths, Generator gen) {
+  constexpr int iterations = 10;
+  const NoGrad off;
+  std::vector<Tensor> rows;
+  for (const Tensor& of : x) rows.push_back(cast(of.detach(), means_.dtype()));
+  std::vector<int64_t> exist(static_cast<size_t>(rows[0].dim(0)), rows[0].dim(2));
+  if (lengths) exist = lengths.to_vector<int64_t>();
+  std::vector<int32_t> places;  // of the tokens that exist, in rows [H, B L ..] of all x
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t b = 0; b < exist.size(); ++b) {
+      const int64_t first = static_cast<int64_t>(i * exist.size() + b) * rows[0].dim(2);
+      for (int64_t t = 0; t < exist[b]; ++t) places.push_back(static_cast<int32_t>(first + t));
+    }
+  }
+  const int64_t heads = options_.heads, k = options_.clusters;
+  require(std::ssize(places) >= k, kOp,
+          "{} clusters start at tokens of a batch, which has {}; expected as many or more", k,
+          places.size());
+  std::vector<int32_t> chosen;
+  for (int64_t h = 0; h < heads; ++h) {
+    const Tensor order = permutation(std::ssize(places), gen.fork(static_cast<uint64_t>(h)));
+    const std::vector<int64_t> at = order.to_vector<int64_t>();
+    for (int64_t c = 0; c < k; ++c) {
+      chosen.push_back(places[static_cast<size_t>(at[static_cast<size_t>(c)])]);
+    }
+  }
+  std::vector<Tensor> all;
+  for (const Tensor& of : rows) all.push_back(flatten(transpose(of, 0, 1), 1, 2));  // [H, B L, d]
+  const Tensor tokens = all.size() == 1 ? all[0] : concat(all, 1);
+  const auto place = [&](const Tensor& towards) {
+    const Tensor unit = directions(towards, div(means_, options_.radius));
+    write_buffer(means_, mul(unit, options_.radius));
+  };
+  place(permute_rows(tokens, Tensor::from(chosen, {heads, k}, tokens.device())));
+  const auto nearest = [&] {
+    Members now;
+    for (const Tensor& of : rows) {
+      const Members own = members(of, nearest_centroids(of, means_, lengths));
+      now = now.counts ? Members{add(now.counts, own.counts), add(now.sums, own.sums)} : own;
+    }
+    return now;
+  };
+  for (int i = 0; i < iterations; ++i) place(nearest().sums);
+  Members last = nearest();
+  const Tensor some = greater(last.counts, zeros_like(last.counts));
+  last.sums = where(unsqueeze(some, -1), last.sums, means_);
+  last.counts = where(some, last.counts, ones_like(last.counts));
+  follow(last, 0);
+}
+
 Statistics Centroids::statistics(const std::vector<Tensor>& x, const std::vector<Tensor>& clusters,
                                  const Tensor& memberships) const {
   const NoGrad off;
   const DType dtype = means_.dtype();
   Statistics result{this, {}};
   for (size_t i = 0; i < x.size(); ++i) {
-    const Tensor rows = cast(x[i].detach(), dtype);
-    const Tensor one = expand(ones({1, 1, 1, 1}, dtype, rows.device()),
-                              {rows.dim(0), rows.dim(1), rows.dim(2), 1});
-    const auto of_clusters = [&](const Tensor& of_tokens) {
-      return sum(scatter_rows(of_tokens, clusters[i], options_.clusters), {0});
-    };
-    result.sums.push_back(squeeze(of_clusters(one), -1));
-    result.sums.push_back(of_clusters(rows));
+    const Members own = members(x[i], clusters[i]);
+    result.sums.push_back(own.counts);
+    result.sums.push_back(own.sums);
   }
   const Tensor exists = greater_equal(clusters[0], zeros_like(clusters[0]));
   const Tensor n = where(exists, cast(memberships, dtype), full_like(cast(memberships, dtype), -1));
@@ -85,18 +142,18 @@ void Centroids::after_step(const StepEnd& end) {
   const bool joint =
       options_.update == CentroidUpdate::paper_sum || options_.update == CentroidUpdate::lucid;
   if (joint && sets == 2) {
-    follow(add(counts(0), counts(1)), mul(add(sums(0), sums(1)), 0.5));
+    follow({add(counts(0), counts(1)), mul(add(sums(0), sums(1)), 0.5)}, options_.decay);
   } else {
-    for (size_t i = 0; i < sets; ++i) follow(counts(i), sums(i));
+    for (size_t i = 0; i < sets; ++i) follow({counts(i), sums(i)}, options_.decay);
   }
   write_buffer(membership_, end.statistics[2 * sets]);
   if (options_.reseed_below > 0) reseed(end.gen);
 }
 
-void Centroids::follow(const Tensor& counts, const Tensor& sums) {
-  const double keep = options_.decay;
-  const auto toward = [&](const Tensor& old, const Tensor& now) {
-    return add(mul(old, keep), mul(now, 1 - keep));
+void Centroids::follow(const Members& now, double decay) {
+  const auto& [counts, sums] = now;
+  const auto toward = [&](const Tensor& old, const Tensor& step) {
+    return add(mul(old, decay), mul(step, 1 - decay));
   };
   switch (options_.update) {
     case CentroidUpdate::spherical: {

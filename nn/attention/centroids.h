@@ -26,6 +26,11 @@ template <>
 inline constexpr std::array<std::string_view, 4> value_names<CentroidUpdate>{
     "spherical", "counts_raw", "paper_sum", "lucid"};
 
+/// Where the first centroids lie. random: in random directions; data: see Centroids::start_from.
+enum class CentroidInit : uint8_t { random, data };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<CentroidInit>{"random", "data"};
+
 /// Options of Centroids.
 struct CentroidOptions {
   int64_t heads = 1, clusters = 1, width = 1;
@@ -52,6 +57,15 @@ class Centroids : public Module {
   const Tensor& membership() const { return membership_; }
   explicit operator bool() const { return static_cast<bool>(means_); }
 
+  /// Places the centroids by k-means on a batch: they start at random tokens, no token twice, and
+  /// ten times each moves to the mean direction of the tokens nearest to it, as in lucidrains'
+  /// routing-transformer. Counts and sums become those of the batch, as if every step before had
+  /// had it; a cluster without tokens counts as one token at its centroid.
+  ///   x        one or two of [B, H, L, d], as for statistics(): clustered together
+  ///   lengths  i64 [B], or undefined: the tokens that exist
+  ///   throws   ValueError if fewer tokens exist than there are clusters
+  void start_from(const std::vector<Tensor>& x, const Tensor& lengths, Generator gen);
+
   /// Returns the sums of a batch for after_step().
   ///   x            one or two of [B, H, L, d]: the queries, and the keys if they differ
   ///   clusters     for each x, i32 [B, H, L], -1 for tokens that do not exist
@@ -63,7 +77,12 @@ class Centroids : public Module {
   void visit(Visitor& v) override;
 
  private:
-  void follow(const Tensor& counts, const Tensor& sums);
+  /// The number and the sum of the tokens x [B, H, L, d] of each cluster, [H, k] and [H, k, d].
+  struct Members {
+    Tensor counts, sums;
+  };
+  Members members(const Tensor& x, const Tensor& clusters) const;
+  void follow(const Members& now, double decay);
   void reseed(Generator gen);
 
   CentroidOptions options_;

@@ -239,6 +239,14 @@ Output RoutingAttention::forward(const Tensor& x, const LayerContext& ctx, Pass 
   return result;
 }
 
+void RoutingAttention::start_centroids(const Tensor& x, const LayerContext& ctx, Generator gen) {
+  if (!centroids_) return;
+  const NoGrad off;
+  const Heads h = project(x);
+  centroids_.start_from(options_.share_qk ? std::vector{h.x} : std::vector{h.q, h.k}, ctx.lengths,
+                        gen);
+}
+
 Tensor RoutingAttention::groups(const Tensor& x, const LayerContext& ctx) const {
   require(!recent() && options_.routing_heads > 0, kOp,
           "only heads that choose the nearest tokens of a centroid have groups");

@@ -85,6 +85,9 @@ class RoutingAttention : public Layer {
   /// False for a layer without routing heads.
   const Centroids& centroids() const { return centroids_; }
   Centroids& centroids() { return centroids_; }
+  /// Places the centroids by the rows x [B, L, D] of a batch (Centroids::start_from); nothing
+  /// without routing heads.
+  void start_centroids(const Tensor& x, const LayerContext& ctx, Generator gen);
   /// Returns the groups of x, i32 [B, Hr, k, w], -1 in free places. Requires topw.
   Tensor groups(const Tensor& x, const LayerContext& ctx) const;
 

@@ -28,6 +28,7 @@
 #include "ops/shape.h"
 #include "ops/softmax.h"
 #include "ops/sort.h"
+#include "tests/harness/messages.h"
 #include "tests/models/golden_file.h"
 
 namespace longspan::test {
@@ -369,6 +370,78 @@ TEST(Routing, Test5_AnEmptyClusterKeepsItsDirectionAndTokensAreCounted) {
   }
 }
 
+// Ten steps of k-means from random tokens, and the statistics of the batch. With one decay of 0 the
+// next centroids of each kind are those of the last step.
+TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
+  constexpr size_t k = 5, d = 3, B = 2, H = 2, L = 8;
+  const Tensor x = normal({B, H, L, d}, Generator{6}, 0.3, 1, DType::f64);
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{L, 3}, {B});
+  const std::vector<double> values = x.to_vector<double>();
+  const auto row = [&](size_t b, size_t h, size_t t) {
+    const double* const from = values.data() + ((b * H + h) * L + t) * d;
+    return std::vector<double>(from, from + d);
+  };
+  for (const CentroidUpdate update : kUpdates) {
+    Centroids centroids(
+        {.heads = H, .clusters = k, .width = d, .update = update, .decay = 0.9, .radius = 2}, init);
+    centroids.start_from({x}, lengths, Generator{12});
+    const std::vector<double> found = centroids.means().to_vector<double>(),
+                              counted = centroids.counts().to_vector<double>();
+    for (size_t h = 0; h < H; ++h) {
+      std::vector<std::vector<double>> tokens;
+      for (size_t t = 0; t < L; ++t) tokens.push_back(row(0, h, t));
+      for (size_t t = 0; t < 3; ++t) tokens.push_back(row(1, h, t));
+      const std::vector<int64_t> order =
+          permutation(std::ssize(tokens), Generator{12}.fork(h)).to_vector<int64_t>();
+      Scalars scalars;
+      scalars.radius = 2;
+      for (size_t c = 0; c < k; ++c) scalars.mu.push_back(tokens[static_cast<size_t>(order[c])]);
+      std::vector<std::vector<double>> sums;
+      std::vector<double> counts;
+      for (int step = 0; step < 11; ++step) {
+        for (std::vector<double>& mu : scalars.mu) {
+          const double length = Scalars::length(mu);
+          for (double& m : mu) m *= 2 / length;
+        }
+        sums.assign(k, std::vector<double>(d));
+        counts.assign(k, 0);
+        for (const std::vector<double>& token : tokens) {
+          size_t best = 0;
+          double most = -HUGE_VAL;
+          for (size_t c = 0; c < k; ++c) {
+            double dot = 0;
+            for (size_t j = 0; j < d; ++j) dot += token[j] * scalars.mu[c][j];
+            if (dot > most) most = dot, best = c;
+          }
+          counts[best] += 1;
+          for (size_t j = 0; j < d; ++j) sums[best][j] += token[j];
+        }
+        for (size_t c = 0; c < k && step < 10; ++c) {
+          if (counts[c] > 0) scalars.mu[c] = sums[c];
+        }
+      }
+      for (size_t c = 0; c < k; ++c) {
+        if (counts[c] == 0) counts[c] = 1, sums[c] = scalars.mu[c];
+      }
+      scalars.sum.assign(k, std::vector<double>(d));
+      scalars.n.assign(k, 0);
+      scalars.step(update, 0, sums, counts);
+      for (size_t c = 0; c < k; ++c) {
+        EXPECT_EQ(counted[h * k + c], counts[c]) << static_cast<int>(update);
+        for (size_t j = 0; j < d; ++j) {
+          EXPECT_NEAR(found[(h * k + c) * d + j], scalars.mu[c][j], 1e-12)
+              << static_cast<int>(update);
+        }
+      }
+    }
+  }
+  Centroids many({.clusters = 12, .width = d}, init);
+  const std::string message = message_of<ValueError>([&] {
+    many.start_from({narrow(x, 1, 0, 1)}, lengths, Generator{12});
+  });
+  EXPECT_TRUE(contains(message, "12 clusters start at tokens of a batch, which has 11")) << message;
+}
+
 TEST(Routing, AnEmptyClusterTakesHalfOfTheFullestIfAsked) {
   Centroids centroids({.clusters = 4, .width = 6, .decay = 0, .radius = 3, .reseed_below = 1},
                       init);
@@ -591,6 +664,34 @@ TEST(Routing, Test9_OnlyTheEndOfAStepMovesCentroids) {
     if (expected.empty()) expected = after;
     if (std::string(policy).starts_with("reversible")) continue;
     EXPECT_EQ(after, expected) << policy;
+  }
+}
+
+TEST(Routing, CentroidsOfEachLayerStartFromItsRowsIfAsked) {
+  for (const bool share : {true, false}) {
+    RoutingConfig c = tiny();
+    c.share_qk = share;
+    RoutingTransformer still = made(c);
+    c.centroid_init = CentroidInit::data;
+    RoutingTransformer model = made(c);
+    const Tensor tokens = some_tokens(2, 23, 32);
+    const auto means = [](const RoutingTransformer& of, int64_t layer) {
+      return clone(of.attention(layer).centroids().means());
+    };
+    const Tensor before[] = {means(model, 0), means(model, 1)};
+    still.begin_training(tokens, Generator{5});
+    model.begin_training(tokens, Generator{5});
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      EXPECT_EQ(distance(means(still, layer), before[layer]), 0);
+      EXPECT_GT(distance(means(model, layer), before[layer]), 0.1);
+      const Tensor n = model.attention(layer).centroids().counts();
+      EXPECT_GE(sum(n).item(), (share ? 1 : 2) * 2 * 23);
+      EXPECT_LT(sum(n).item(), (share ? 1 : 2) * 2 * 23 + c.clusters);
+    }
+    // The same tokens and the same draws place them there again.
+    const Tensor first = means(model, 0);
+    model.begin_training(tokens, Generator{5});
+    EXPECT_EQ(distance(means(model, 0), first), 0);
   }
 }
 

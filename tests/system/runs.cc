@@ -553,6 +553,36 @@ TEST_F(Runs, GoOnBitwiseWhereTheyStopped) {
   }
 }
 
+// Centroids that k-means places before the first step are not placed again.
+TEST_F(Runs, OfCentroidsFromTheFirstBatchGoOnBitwise) {
+  const auto routing = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"train",
+                                          "--model",
+                                          "routing:tiny",
+                                          "--data",
+                                          "bytes=" + text,
+                                          "--set",
+                                          "model.vocab=256",
+                                          "--set",
+                                          "model.centroid_init=data",
+                                          "--steps",
+                                          "6",
+                                          "--out",
+                                          out};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    must(arguments);
+  };
+  const std::string whole = folder / "whole", parts = folder / "parts", random = folder / "random";
+  routing(whole, {});
+  routing(parts, {"--save-every", "4"});
+  std::filesystem::remove_all(checkpoint_path(parts, 6));
+  must({"train", "--resume", "--out", parts});
+  EXPECT_TRUE(weights_of(whole, 6) == weights_of(parts, 6));
+  EXPECT_EQ(losses_of(whole), losses_of(parts));
+  routing(random, {"--set", "model.centroid_init=random"});
+  EXPECT_NE(losses_of(whole), losses_of(random));
+}
+
 TEST_F(Runs, KeepThePrecisionOfTheirProducts) {
   const std::string whole = folder / "whole", parts = folder / "parts";
   must(small_run(text, whole, 12, {"--precision", "bf16"}));

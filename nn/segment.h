@@ -37,7 +37,8 @@ struct LayerMemory {
   /// [B, H, F, dv + 1] and [B, H, F] (ops/attention/linear_attention.h).
   Tensor sums, top;
   /// Of decoding with routing heads, [B, Hr, k, w]: the positions in each group, i32, ascending,
-  /// -1 in free places, and their scores.
+  /// -1 in free places, and their scores. [B, Hr, 2 k, w] where keys are chosen apart: first the
+  /// groups of queries.
   Tensor groups, group_scores;
   /// Projected relative positions of decoding, W_R R [H, n, d]: distances n - 1 to 0. All samples
   /// share them.

@@ -313,12 +313,6 @@ AttentionOutline RoutingTransformer::attention_outline(int64_t layer, int64_t le
   return CausalDecoder::attention_outline(layer, length);
 }
 
-std::unique_ptr<DecodeState> RoutingTransformer::start_decoding(int64_t batch) const {
-  require<NotImplemented>(config_.share_qk || !config_.routes(layers() - 1), kName,
-                          "decoding needs share_qk = true");
-  return CausalDecoder::start_decoding(batch);
-}
-
 RoutingConfig routing_preset(std::string_view name) {
   return preset_of<RoutingConfig>(kName, presets, name);
 }

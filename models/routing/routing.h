@@ -113,7 +113,6 @@ class RoutingTransformer final : public CausalDecoder {
   /// For a layer without routing heads. Throws NotImplemented for the others, whose attention
   /// depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   /// With centroid_init = data, places the centroids of the layers, the first one first, by the
   /// rows that they get of these tokens. Throws ValueError if there are fewer than clusters.
   void begin_training(const Tensor& tokens, Generator gen) override;

@@ -75,8 +75,7 @@ class RoutingAttention : public Layer {
   /// updates the groups of all tokens so far. A prompt is attended to as above. With argmax_recent
   /// decoding equals one pass over all tokens. With topw each later token joins the groups that it
   /// would be in if it were the last one: not the groups of one pass, but those that a model can
-  /// know. Throws ShapeError, DTypeError; GradientError when decoding with recording on,
-  /// NotImplemented when decoding without share_qk.
+  /// know. Throws ShapeError, DTypeError; GradientError when decoding with recording on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
@@ -115,7 +114,10 @@ class RoutingAttention : public Layer {
   Tensor merge(const std::vector<Tensor>& heads) const;  // [B, .., L, d] each -> [B, L, D]
   Output decode(const Tensor& x, const LayerContext& ctx) const;
   LayerMemory with_groups(LayerMemory memory, const Heads& prompt, const Selection& s) const;
-  Tensor attend_last(LayerMemory& memory, const Tensor& q, const Tensor& x) const;
+  /// Lets the newest token join groups, by its clustered rows [B, Hr, 1, d], those of its key only
+  /// if keys are clustered apart, and returns what its query sees in them.
+  Tensor attend_last(LayerMemory& memory, const Tensor& q, const Tensor& clustered,
+                     const Tensor& clustered_keys) const;
 
   RoutingOptions options_;
   Linear local_q_, local_k_, q_, k_, v_, out_, mix_;

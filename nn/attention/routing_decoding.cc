@@ -30,8 +30,6 @@ Output RoutingAttention::decode(const Tensor& x, const LayerContext& ctx) const 
   require<GradientError>(!autograd::recording(), "attention",
                          "decoding keeps keys and values without history; use NoGrad");
   const RoutingOptions& o = options_;
-  require<NotImplemented>(o.share_qk || o.routing_heads == 0, kOp,
-                          "decoding needs share_qk; queries of groups of their own are not kept");
   Heads h = project(x);
   const bool prompt = !ctx.memory.keys;
   std::vector<Tensor> keys, parts;
@@ -56,7 +54,8 @@ Output RoutingAttention::decode(const Tensor& x, const LayerContext& ctx) const 
     for (int64_t i = 0; i < x.dim(1); ++i) {
       LayerMemory past = memory;
       past.count = ctx.position + i + 1;
-      rows.push_back(attend_last(past, narrow(h.q, 2, i, 1), narrow(h.x, 2, i, 1)));
+      const Tensor of_keys = o.share_qk ? Tensor{} : narrow(h.k, 2, i, 1);
+      rows.push_back(attend_last(past, narrow(h.q, 2, i, 1), narrow(h.x, 2, i, 1), of_keys));
       memory.groups = past.groups;
       memory.group_scores = past.group_scores;
     }
@@ -73,13 +72,19 @@ LayerMemory RoutingAttention::with_groups(LayerMemory memory, const Heads& h,
   const int64_t batch = h.q.dim(0), length = h.q.dim(2), w = o.window;
   const Shape shape{batch, o.routing_heads, o.clusters, w};
   if (!recent()) {
-    const Tensor x = permute_rows(cast(h.x, mu.dtype()), flatten(s.queries, 2, 3));
-    const Tensor members =
-        reshape(x, {batch, o.routing_heads, o.clusters, s.queries.dim(3), o.d_head});
-    const Tensor scores = sum(mul(members, unsqueeze(mu, 2)), {-1});
-    const int64_t free = w - s.queries.dim(3);
-    memory.groups = pad(s.queries, 3, 0, free, -1);
-    memory.group_scores = pad(scores, 3, 0, free);
+    std::vector<Tensor> groups, scores;
+    const auto add_groups = [&](const Tensor& of_tokens, const Tensor& lists) {
+      const Tensor x = permute_rows(cast(of_tokens, mu.dtype()), flatten(lists, 2, 3));
+      const Tensor members =
+          reshape(x, {batch, o.routing_heads, o.clusters, lists.dim(3), o.d_head});
+      const int64_t free = w - lists.dim(3);
+      groups.push_back(pad(lists, 3, 0, free, -1));
+      scores.push_back(pad(sum(mul(members, unsqueeze(mu, 2)), {-1}), 3, 0, free));
+    };
+    add_groups(h.x, s.queries);
+    if (!o.share_qk) add_groups(h.k, s.keys);
+    memory.groups = groups.size() == 1 ? groups[0] : concat(groups, 2);
+    memory.group_scores = scores.size() == 1 ? scores[0] : concat(scores, 2);
     return memory;
   }
   const std::vector<int32_t> nearest = s.nearest.to_vector<int32_t>();
@@ -139,31 +144,41 @@ struct Group {
 
 }  // namespace
 
-Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q,
-                                     const Tensor& clustered) const {
+Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const Tensor& clustered,
+                                     const Tensor& clustered_keys) const {
   const RoutingOptions& o = options_;
   const Tensor& mu = centroids_.means();
   const int64_t batch = q.dim(0), rows = batch * o.routing_heads, k = o.clusters, w = o.window;
+  // Where keys have groups of their own, those of a row follow its groups of queries.
+  const int64_t kinds = clustered_keys ? 2 : 1, to_keys = (kinds - 1) * k * w;
   const auto token = static_cast<int32_t>(memory.count - 1);
   const Tensor x = cast(clustered, mu.dtype());
   std::vector<int32_t> groups = memory.groups.to_vector<int32_t>();
-  std::vector<double> scores, known;
+  std::vector<double> scores, scores_of_keys, known;
   std::vector<int32_t> nearest;
+  const auto scores_of = [&](const Tensor& rows_of_tokens) {  // [B, Hr, k]
+    return cast(sum(mul(rows_of_tokens, mu), {-1}), DType::f64).to_vector<double>();
+  };
   if (recent()) {
     nearest = nearest_centroids(x, mu).to_vector<int32_t>();
   } else {
     known = cast(memory.group_scores, DType::f64).to_vector<double>();
-    scores = cast(sum(mul(x, mu), {-1}), DType::f64).to_vector<double>();  // [B, Hr, k]
+    scores = scores_of(x);
+    if (clustered_keys) scores_of_keys = scores_of(cast(clustered_keys, mu.dtype()));
   }
   std::vector<std::vector<int64_t>> joined(static_cast<size_t>(rows));
   size_t widest = 1;
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<int64_t>& own = joined[static_cast<size_t>(row)];
     for (int64_t c = 0; c < k; ++c) {
-      const int64_t at = (row * k + c) * w;
+      const int64_t at = (row * kinds * k + c) * w;
+      const auto score = static_cast<size_t>(row * k + c);
       Group group{groups.data() + at, recent() ? nullptr : known.data() + at, w};
       if (!recent()) {
-        if (group.offer(token, scores[static_cast<size_t>(row * k + c)])) own.push_back(at);
+        if (group.offer(token, scores[score])) own.push_back(at);
+        if (!clustered_keys) continue;
+        Group{groups.data() + at + to_keys, known.data() + at + to_keys, w}.offer(
+            token, scores_of_keys[score]);
       } else if (nearest[static_cast<size_t>(row)] == c) {
         const int64_t n = group.size();
         if (n < w) group.append(token, 0, n);
@@ -173,25 +188,33 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q,
     }
     widest = std::max(widest, own.size());
   }
-  // Lists of the members, the newest last; begin says where each begins.
-  std::vector<int32_t> lists(static_cast<size_t>(rows) * widest * static_cast<size_t>(w), -1);
-  std::vector<int64_t> begin(static_cast<size_t>(rows) * widest, w);
+  // Lists of the keys that the token sees, from place begin to end, so that distances from place
+  // w - 1 are differences of ranks: there the query stands, the last of its group.
+  const int64_t places = clustered_keys ? 2 * w - 1 : w;
+  std::vector<int32_t> lists(static_cast<size_t>(rows) * widest * static_cast<size_t>(places), -1);
+  std::vector<int64_t> begin(static_cast<size_t>(rows) * widest, 0), end = begin;
   std::vector<double> count;
   for (size_t row = 0; row < joined.size(); ++row) {
     for (size_t n = 0; n < joined[row].size(); ++n) {
-      const Group group{groups.data() + joined[row][n], nullptr, w};
-      const int64_t size = group.size();
+      const Group own{groups.data() + joined[row][n], nullptr, w},
+          seen{own.tokens + to_keys, nullptr, w};
       const size_t list = row * widest + n;
-      begin[list] = w - size;
-      std::copy_n(group.tokens, size, lists.begin() + static_cast<int64_t>(list) * w + w - size);
+      begin[list] = w - own.size();
+      end[list] = begin[list] + seen.size();
+      std::copy_n(seen.tokens, seen.size(),
+                  lists.begin() + static_cast<int64_t>(list) * places + begin[list]);
     }
     count.push_back(static_cast<double>(joined[row].size()));
   }
   const Device device = q.device();
   const auto many = static_cast<int64_t>(widest);
-  const Tensor order = Tensor::from(lists, {batch, o.routing_heads, many, w}, device);
-  AttentionPattern pattern = patterns::causal();
+  const Tensor order = Tensor::from(lists, {batch, o.routing_heads, many, places}, device);
+  AttentionPattern pattern = patterns::dense();
+  Rule at_its_place;
+  at_its_place.q_start = w - 1;
+  pattern.rules = {at_its_place};
   pattern.mask.k_begin = Tensor::from(begin, {rows * many}, device);
+  pattern.mask.k_valid = Tensor::from(end, {rows * many}, device);
   const auto members = [&](const Tensor& cache) {
     return detail::gathered(kept(cache, memory, o.local_heads, o.routing_heads), order);
   };

@@ -436,9 +436,8 @@ TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
     }
   }
   Centroids many({.clusters = 12, .width = d}, init);
-  const std::string message = message_of<ValueError>([&] {
-    many.start_from({narrow(x, 1, 0, 1)}, lengths, Generator{12});
-  });
+  const std::string message = message_of<ValueError>(
+      [&] { many.start_from({narrow(x, 1, 0, 1)}, lengths, Generator{12}); });
   EXPECT_TRUE(contains(message, "12 clusters start at tokens of a batch, which has 11")) << message;
 }
 
@@ -853,6 +852,12 @@ TEST(Routing, TheNearestTokensAreDecodedAsIfEachTokenWereTheLast) {
     return worst;
   };
   EXPECT_LE(error(made(c)), 1e-12);
+  c.share_qk = false;  // queries and keys are in groups of their own, with ranks on both sides
+  EXPECT_LE(error(made(c)), 1e-12);
+  c.routing_clip = -1;
+  EXPECT_LE(error(made(c)), 1e-12);
+  c.routing_clip = 8;
+  c.share_qk = true;
   c.scatter_eps = 0.01;
   c.mask_self = true;
   EXPECT_LE(error(made(c)), 1e-12);
@@ -993,9 +998,6 @@ TEST(Routing, SaysWhatDoesNotFitTogether) {
     c.share_qk = false;
     c.norm_qk = RoutingNorm::unit_keys;
   });
-  RoutingConfig apart = routing_preset("tiny");
-  apart.share_qk = false;
-  EXPECT_THROW(RoutingTransformer(apart, Init{}).start_decoding(1), NotImplemented);
   const RoutingTransformer model(routing_preset("tiny"), Init{});
   EXPECT_THROW(model.attention_outline(0, 8), NotImplemented);
   EXPECT_THROW(model.attention(2), ValueError);

@@ -66,6 +66,13 @@ const RegisteredModel separate = [] {
   return m;
 }();
 
+const RegisteredModel separate_all = [] {
+  RoutingConfig c = config();
+  c.share_qk = false;
+  c.window = 16;
+  return entry("routing_separate_all", c);
+}();
+
 const RegisteredModel recent = [] {
   RoutingConfig c = config();
   c.select = RoutingSelect::argmax_recent;

@@ -98,46 +98,116 @@ class Scores {
   const int64_t count_;
 };
 
-/// A token that may become a member.
-template <class T>
-struct Candidate {
-  T score;
-  int32_t token;
-  bool operator<(const Candidate& other) const {
-    return score != other.score ? score > other.score : token < other.token;
-  }
-};
-
-/// The best tokens of one centroid so far, among at most 2 w candidates.
+/// The best tokens of one centroid so far, among at most 2 w candidates in the order of tokens.
 template <class T>
 class Best {
  public:
+  using Token = hwy::SignedFromSize<sizeof(T)>;  // a lane for each score
+
   Best() = default;
-  Best(Candidate<T>* memory, int64_t window) : candidates_(memory), window_(window) {}
+  /// `memory` has room for 2 w scores and as many tokens.
+  Best(T* memory, int64_t window)
+      : scores_(memory), tokens_(reinterpret_cast<Token*>(memory + 2 * window)), window_(window) {}
 
   /// A token is added only with a higher score than this.
   T threshold() const { return threshold_; }
   /// Tokens come in ascending order, so that one with the score of the last kept one is not better.
   void add(T score, int64_t token) {
-    candidates_[count_++] = {score, static_cast<int32_t>(token)};
-    if (count_ < 2 * window_) return;
-    keep();
-    threshold_ = candidates_[window_ - 1].score;
+    scores_[count_] = score;
+    tokens_[count_++] = static_cast<Token>(token);
+    if (count_ == 2 * window_) keep();
   }
   void write(int32_t* members) {
     if (count_ > window_) keep();
-    for (int64_t i = 0; i < count_; ++i) members[i] = candidates_[i].token;
-    std::sort(members, members + count_);
+    for (int64_t i = 0; i < count_; ++i) members[i] = static_cast<int32_t>(tokens_[i]);
     std::fill(members + count_, members + window_, -1);
   }
 
  private:
+  /// Keeps the w candidates with the largest scores, of equal ones the first.
   void keep() {
-    std::nth_element(candidates_, candidates_ + window_ - 1, candidates_ + count_);
-    count_ = window_;
+    threshold_ = last_kept();
+    if (count_from(threshold_) == window_) {
+      keep_from(threshold_);
+      return;
+    }
+    int64_t equal = window_;  // to keep
+    for (int64_t i = 0; i < count_; ++i) equal -= scores_[i] > threshold_ ? 1 : 0;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count_; ++i) {
+      if (scores_[i] < threshold_ || (scores_[i] == threshold_ && equal-- <= 0)) continue;
+      scores_[kept] = scores_[i];
+      tokens_[kept++] = tokens_[i];
+    }
+    count_ = kept;
   }
 
-  Candidate<T>* candidates_ = nullptr;
+  /// The largest score that w candidates reach, by bisection: integers in the order of numbers lie
+  /// between the old threshold and the largest score. A sort would branch on each candidate.
+  T last_kept() const {
+    Token low = ordered(std::max(threshold_, std::numeric_limits<T>::lowest()));
+    Token high = ordered(*std::max_element(scores_, scores_ + count_));
+    while (low < high) {
+      using Distance = std::make_unsigned_t<Token>;
+      const Distance apart = static_cast<Distance>(high) - static_cast<Distance>(low);
+      const auto middle =
+          static_cast<Token>(static_cast<Distance>(low) + apart / 2 + apart % 2);  // above low
+      if (count_from(number(middle)) >= window_) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return number(low);
+  }
+
+  /// The bits of a number as an integer, with the same order.
+  static Token ordered(T x) { return flipped(std::bit_cast<Token>(x)); }
+  static T number(Token x) { return std::bit_cast<T>(flipped(x)); }
+  static Token flipped(Token bits) {
+    return bits ^ ((bits >> (8 * sizeof(T) - 1)) & std::numeric_limits<Token>::max());
+  }
+
+  /// Calls f(place, scores, which of them reach `least`) for vectors of candidates.
+  template <class F>
+  HWY_INLINE void for_scores(T least, const F& f) const {
+    const Lanes<T> d;
+    const auto n = static_cast<int64_t>(hn::Lanes(d));
+    const Vector<T> bound = hn::Set(d, least);
+    int64_t i = 0;
+    for (; i + n <= count_; i += n) {
+      const Vector<T> x = hn::LoadU(d, scores_ + i);
+      f(i, x, hn::Ge(x, bound));
+    }
+    if (i == count_) return;
+    const auto left = static_cast<size_t>(count_ - i);
+    const Vector<T> x = simd::load_part(d, scores_ + i, left);
+    f(i, x, hn::And(hn::FirstN(d, left), hn::Ge(x, bound)));
+  }
+  int64_t count_from(T least) const {
+    const Lanes<T> d;
+    int64_t n = 0;
+    for_scores(least, [&](int64_t, Vector<T>, auto mask)
+                          HWY_ATTR { n += static_cast<int64_t>(hn::CountTrue(d, mask)); });
+    return n;
+  }
+  /// What is written lies before what is still to be read.
+  void keep_from(T least) {
+    const Lanes<T> d;
+    const hn::ScalableTag<Token> di;
+    int64_t kept = 0;
+    for_scores(least, [&](int64_t i, Vector<T> x, auto mask) HWY_ATTR {
+      const auto tokens = count_ - i >= static_cast<int64_t>(hn::Lanes(di))
+                              ? hn::LoadU(di, tokens_ + i)
+                              : simd::load_part(di, tokens_ + i, static_cast<size_t>(count_ - i));
+      hn::CompressBlendedStore(tokens, hn::RebindMask(di, mask), di, tokens_ + kept);
+      kept += static_cast<int64_t>(hn::CompressBlendedStore(x, mask, d, scores_ + kept));
+    });
+    count_ = kept;
+  }
+
+  T* scores_ = nullptr;
+  Token* tokens_ = nullptr;
   int64_t window_ = 0, count_ = 0;
   T threshold_ = -std::numeric_limits<T>::infinity();
 };
@@ -157,7 +227,6 @@ int64_t existing(const ConstView& lengths, int64_t b, int64_t length) {
 template <class T>
 void members(const ConstView& x, const ConstView& centroids, const ConstView& lengths, View work,
              View out) {
-  static_assert(sizeof(Candidate<T>) == 2 * sizeof(T));
   constexpr int64_t most = 4;  // vectors of centroids of a task
   const int64_t heads = x.dim(1), clusters = centroids.dim(2), window = out.dim(3);
   const int64_t lanes = Scores<T>::lanes(), group = most * lanes;
@@ -171,8 +240,8 @@ void members(const ConstView& x, const ConstView& centroids, const ConstView& le
     Best<T> best[slots];
     HWY_ALIGN T thresholds[slots];  // of best; infinite where there is no centroid
     const int64_t at = bh * clusters + first;
-    auto* const memory = reinterpret_cast<Candidate<T>*>(work.as<int64_t>());
-    for (int64_t c = 0; c < count; ++c) best[c] = Best<T>(memory + (at + c) * 2 * window, window);
+    T* const memory = reinterpret_cast<T*>(work.as<int64_t>());
+    for (int64_t c = 0; c < count; ++c) best[c] = Best<T>(memory + (at + c) * 4 * window, window);
     constexpr T infinity = std::numeric_limits<T>::infinity();
     std::fill_n(thresholds, count, -infinity);
     std::fill(thresholds + count, std::end(thresholds), infinity);

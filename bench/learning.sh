@@ -386,6 +386,36 @@ case "$family" in
       { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
     done
     score test ;;
+  transformer-queries | performer-queries) # 4 values by their keys
+    run+=(--task multi-query-recall --length 64 --batch 256 --layers 2 --lr 2e-3 --set model.vocab=64 --threads 1)
+    run+=(--set model.d_model=64 --set model.d_ff=128 --set eval_every=0)
+    train_to 500
+    score test ;;
+  transformer-text | transformer-text-entmax | transformer-text-learned) # next bytes, with each kind of probabilities
+    run+=(--task wikixml --length 256 --batch 8 --lr 2e-3 --set model.d_ff=256 --threads 1 --set eval_every=0)
+    run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02)
+    case "$family" in
+      *-entmax) run+=(--set model.alpha=1.5) ;;
+      *-learned) run+=(--set model.learn_alpha=true) ;;
+    esac
+    for step in 1 1500; do
+      train_to "$step"
+      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
+    done
+    score test ;;
+  transformer-sort | transformer-sort-entmax | transformer-sort-learned) # 32 symbols, then the same in ascending order
+    run+=(--task sort --length 64 --batch 32 --layers 2 --lr 3e-3 --set model.d_model=64 --set model.d_ff=128)
+    run+=(--set model.vocab=32 --set model.positions=sinusoid --set model.init_std=0.1 --set model.embed_std=1)
+    run+=(--set eval_every=0 --threads 1)
+    case "$family" in
+      *-entmax) run+=(--set model.alpha=1.5) ;;
+      *-learned) run+=(--set model.learn_alpha=true) ;;
+    esac
+    for step in 1 1500; do
+      train_to "$step"
+      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
+    done
+    score test ;;
   transformer-corridor | transformer-corridor-entmax | transformer-corridor-learned) # a mark 20 to 100 back; keys that count
     run+=(--task corridor --set corridor.length=256 --set corridor.nearest=20 --set corridor.distance=100)
     run+=(--length 256 --batch 16 --layers 2 --lr 2e-3 --set model.d_model=64 --set model.d_ff=128 --threads 1)

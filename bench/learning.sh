@@ -386,6 +386,15 @@ case "$family" in
       { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
     done
     score test ;;
+  routing | routing-nearest | routing-local) # next bytes by recent members, by the nearest tokens, by local heads alone
+    run+=(--model routing:small --task wikixml --threads 1 --eval-every 500)
+    case "$family" in
+      routing) run+=(--set model.centroid_init=data --set model.select=argmax_recent) ;;
+      routing-nearest) run+=(--set model.centroid_init=data) ;;
+      routing-local) run+=(--set model.routing_layers=0) ;;
+    esac
+    train_to 2000
+    score test ;;
   transformer-queries | performer-queries) # 4 values by their keys
     run+=(--task multi-query-recall --length 64 --batch 256 --layers 2 --lr 2e-3 --set model.vocab=64 --threads 1)
     run+=(--set model.d_model=64 --set model.d_ff=128 --set eval_every=0)

@@ -68,6 +68,9 @@ class JsonLines : public benchmark::BenchmarkReporter {
       line["flops_per_second"] = flops / best;
       line["share_of_fma_peak"] = flops / best / fma_;
     }
+    if (const double executed = counter("executed"); executed > 0) {
+      line["executed_share_of_fma_peak"] = executed / best / fma_;
+    }
     if (const double bytes = counter("bytes"); bytes > 0) {
       line["bytes_per_second"] = bytes / best;
       line["share_of_triad"] = bytes / best / triad_;

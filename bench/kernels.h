@@ -15,8 +15,9 @@ namespace longspan::bench {
 
 /// The cost of one call of a workload; the report relates it to FMA peak and triad bandwidth.
 struct Cost {
-  double flops = 0;  ///< useful ones: masked scores do not count
-  double bytes = 0;  ///< minimum traffic: every input read once, every output written once
+  double flops = 0;     ///< useful ones: masked scores do not count
+  double bytes = 0;     ///< minimum traffic: every input read once, every output written once
+  double executed = 0;  ///< all multiply-adds that the kernel performs, as FLOPs; 0: not counted
 };
 
 /// Registers a workload. `prepare` runs before the clock starts and returns the function to time.
@@ -31,6 +32,7 @@ void measure(const std::string& name, Cost cost, Prepare prepare) {
     const int64_t peak = memory_tracker().peak().total() - before;
     state.counters["flops"] = cost.flops;
     state.counters["bytes"] = cost.bytes;
+    state.counters["executed"] = cost.executed;
     state.counters["workspace"] = static_cast<double>(peak);
   });
 }

@@ -195,9 +195,9 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   if (options.clip > 0) clip_gradients(optimizer, options.clip);
   if (regions.gradients) {
     // Whether gaps between blocks make a region grow depends on the order of all requests, and some
-    // of a backend's are its own: a prediction counts a growth by an eighth or by two of the
-    // largest blocks, whichever is more, in any case.
-    const int64_t growth = std::max(regions.room / 8, 2 * regions.gradients->largest_block());
+    // of a backend's are its own: a prediction counts a growth by an eighth or by the largest
+    // block, whichever is more, in any case.
+    const int64_t growth = std::max(regions.room / 8, regions.gradients->largest_block());
     const int64_t grown = device == meta_device ? regions.room + growth : 0;
     m.hold(Category::graph, std::max<int64_t>(0, grown - regions.gradients->bytes()));
     regions.gradients->trim();

@@ -21,12 +21,20 @@ struct Call {
 // Useful FLOPs are those of the recurrence, for each token and feature: forward 2 d for both
 // projections and 2 dv for the sums and the quotient; backward, which computes features and sums
 // again, 4 d and 5 dv. What kernels compute besides to work in chunks, the pairs within a chunk and
-// features that both sweeps need, does not count.
+// features that both sweeps need, counts as executed alone.
 void add_call(const Call& c) {
   const double each = 2.0 * static_cast<double>(c.batch * c.heads * c.length * c.m *
                                                 kernels::feature_halves(c.map));
   const auto halves = static_cast<double>(kernels::feature_halves(c.map));
   const auto width = static_cast<double>(c.width);
+  // Both sums have a column more, for the denominator. A causal chunk of 64 tokens has 32.5 pairs a
+  // token: of features and of values, once forward and three times backward, whose two sweeps need
+  // all features; in both directions the features of keys are needed twice.
+  const double pairs = c.causal ? 32.5 : 0,
+               of_values = pairs * width / static_cast<double>(c.m) / halves;
+  const double forward = 2 * width / halves + 2 * (width + 1) + pairs + of_values;
+  const double backward = (c.causal ? 6 : 5) * width / halves + 5 * width + (c.causal ? 4 : 3) +
+                          3 * (pairs + of_values);
   const auto inputs = [=] {
     const Shape size = {c.batch, c.heads, c.length, c.width};
     return std::vector<Tensor>{values(size, 1, 2.0f), values(size, 2, 2.0f), values(size, 3, 2.0f)};
@@ -41,8 +49,8 @@ void add_call(const Call& c) {
   const std::string label = fmt::format("linear attention/{}, {}/B={} H={} L={} d={} m={}/f32",
                                         c.name, c.causal ? "causal" : "both directions", c.batch,
                                         c.heads, c.length, c.width, c.m);
-  measure_op(label, {each * width * (2 / halves + 2)}, {each * width * (4 / halves + 5)}, inputs,
-             attend);
+  measure_op(label, {each * width * (2 / halves + 2), 0, each * forward},
+             {each * width * (4 / halves + 5), 0, each * backward}, inputs, attend);
 }
 
 }  // namespace

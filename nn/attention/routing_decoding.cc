@@ -188,33 +188,26 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
     }
     widest = std::max(widest, own.size());
   }
-  // Lists of the keys that the token sees, from place begin to end, so that distances from place
-  // w - 1 are differences of ranks: there the query stands, the last of its group.
-  const int64_t places = clustered_keys ? 2 * w - 1 : w;
-  std::vector<int32_t> lists(static_cast<size_t>(rows) * widest * static_cast<size_t>(places), -1);
-  std::vector<int64_t> begin(static_cast<size_t>(rows) * widest, 0), end = begin;
+  // Lists of the keys that the token sees; begin says where each begins. The query is the last of
+  // its group, which has as many tokens as the group of keys, so that its rank is that of the last.
+  std::vector<int32_t> lists(static_cast<size_t>(rows) * widest * static_cast<size_t>(w), -1);
+  std::vector<int64_t> begin(static_cast<size_t>(rows) * widest, w);
   std::vector<double> count;
   for (size_t row = 0; row < joined.size(); ++row) {
     for (size_t n = 0; n < joined[row].size(); ++n) {
-      const Group own{groups.data() + joined[row][n], nullptr, w},
-          seen{own.tokens + to_keys, nullptr, w};
+      const Group seen{groups.data() + joined[row][n] + to_keys, nullptr, w};
+      const int64_t size = seen.size();
       const size_t list = row * widest + n;
-      begin[list] = w - own.size();
-      end[list] = begin[list] + seen.size();
-      std::copy_n(seen.tokens, seen.size(),
-                  lists.begin() + static_cast<int64_t>(list) * places + begin[list]);
+      begin[list] = w - size;
+      std::copy_n(seen.tokens, size, lists.begin() + static_cast<int64_t>(list) * w + w - size);
     }
     count.push_back(static_cast<double>(joined[row].size()));
   }
   const Device device = q.device();
   const auto many = static_cast<int64_t>(widest);
-  const Tensor order = Tensor::from(lists, {batch, o.routing_heads, many, places}, device);
-  AttentionPattern pattern = patterns::dense();
-  Rule at_its_place;
-  at_its_place.q_start = w - 1;
-  pattern.rules = {at_its_place};
+  const Tensor order = Tensor::from(lists, {batch, o.routing_heads, many, w}, device);
+  AttentionPattern pattern = patterns::causal();
   pattern.mask.k_begin = Tensor::from(begin, {rows * many}, device);
-  pattern.mask.k_valid = Tensor::from(end, {rows * many}, device);
   const auto members = [&](const Tensor& cache) {
     return detail::gathered(kept(cache, memory, o.local_heads, o.routing_heads), order);
   };

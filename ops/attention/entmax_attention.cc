@@ -265,14 +265,15 @@ EntmaxResult entmax_attention(const Tensor& q, const Tensor& k, const Tensor& v,
         MacCount::add_attention(
             MacCount::active() ? visible_pairs(q, k, call.reach) * (q.dim(3) + v.dim(3)) : 0);
         const Tensor x = mul(wide(q), call.scale), keys = wide(k), values = wide(v);
-        const Tensor y = transpose(
-            Tensor::zeros({q.dim(0), q.dim(2), q.dim(1), v.dim(3)}, x.dtype(), q.device()), 1, 2);
+        const Tensor rows =
+            Tensor::zeros({q.dim(0), q.dim(2), q.dim(1), v.dim(3)}, x.dtype(), q.device());
+        const Tensor y = transpose(rows, 1, 2);
         const Tensor t = full({q.dim(0), q.dim(1), q.dim(2)},
                               std::numeric_limits<double>::infinity(), x.dtype(), q.device());
         for_probabilities(x, keys, each, call, lengths, t, [&](const Tile& tile, const Tensor& p) {
           multiply(p, tile.keys_of(values), tile.rows_of(y));
         });
-        return {cast(y, q.dtype()), t};
+        return {transpose(cast(rows, q.dtype()), 1, 2), t};
       });
   out = record(kOp, {q, k, v, each}, out,
                save(q, k, v, each, tau, lengths.k_valid, lengths.k_begin, lengths.q_valid),

@@ -373,7 +373,7 @@ TEST(Routing, Test5_AnEmptyClusterKeepsItsDirectionAndTokensAreCounted) {
 // Ten steps of k-means from random tokens, which more would change, and the statistics of the
 // batch: the centroids of each kind are those after an update with decay 0.
 TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
-  constexpr size_t k = 16, d = 3, B = 2, H = 2, L = 200, short_one = 90;
+  constexpr size_t k = 16, d = 3, B = 2, H = 2, L = 2000, short_one = 900;
   const Tensor x = normal({B, H, L, d}, Generator{6}, 0.3, 1, DType::f64);
   const Tensor lengths = Tensor::from(std::vector<int64_t>{L, short_one}, {B});
   const std::vector<double> values = x.to_vector<double>();

@@ -89,7 +89,7 @@ class Page:
         # Data sets that nobody can make up, by others of their kind; the proteins are bundled.
         samples = ROOT / "data/samples"
         command = re.sub(r"--task (wikixml|tinyshakespeare)\b", "--data bytes=text", command)
-        command = re.sub(r"--task photo-crops-32\b", "--data images=images", command)
+        command = re.sub(r"--task photo-crops-32\b", "--task images --data images=images", command)
         command = re.sub(r"--task proteins\b(?!.*proteins=)", f"--task proteins --data proteins={samples}/uniprot-500.fasta.gz",
                          command)
         command = command.replace("=data/samples/", f"={samples}/")

@@ -142,6 +142,38 @@ struct Group {
   }
 };
 
+/// Lists of the keys that a token sees in the groups that it has joined, i32 [rows, lists, w], the
+/// last key at the end; `begin` says where each list begins, `count` how many there are in a row.
+struct Lists {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> begin;
+  std::vector<double> count;
+  size_t each = 1;  ///< lists of a row
+};
+
+/// `joined` has the places of the groups of each row, whose keys lie `to_keys` behind. A query is
+/// the last of its group, which has as many tokens as the group of keys, so that its rank is that
+/// of the last key.
+Lists lists_of(std::vector<int32_t>& groups, const std::vector<std::vector<int64_t>>& joined,
+               int64_t to_keys, int64_t w) {
+  Lists lists;
+  for (const std::vector<int64_t>& own : joined) lists.each = std::max(lists.each, own.size());
+  lists.tokens.assign(joined.size() * lists.each * static_cast<size_t>(w), -1);
+  lists.begin.assign(joined.size() * lists.each, w);
+  for (size_t row = 0; row < joined.size(); ++row) {
+    for (size_t n = 0; n < joined[row].size(); ++n) {
+      const Group seen{groups.data() + joined[row][n] + to_keys, nullptr, w};
+      const int64_t size = seen.size();
+      const size_t list = row * lists.each + n;
+      lists.begin[list] = w - size;
+      std::copy_n(seen.tokens, size,
+                  lists.tokens.begin() + static_cast<int64_t>(list) * w + w - size);
+    }
+    lists.count.push_back(static_cast<double>(joined[row].size()));
+  }
+  return lists;
+}
+
 }  // namespace
 
 Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const Tensor& clustered,
@@ -167,7 +199,6 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
     if (clustered_keys) scores_of_keys = scores_of(cast(clustered_keys, mu.dtype()));
   }
   std::vector<std::vector<int64_t>> joined(static_cast<size_t>(rows));
-  size_t widest = 1;
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<int64_t>& own = joined[static_cast<size_t>(row)];
     for (int64_t c = 0; c < k; ++c) {
@@ -186,28 +217,13 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
         own.push_back(at);
       }
     }
-    widest = std::max(widest, own.size());
   }
-  // Lists of the keys that the token sees; begin says where each begins. The query is the last of
-  // its group, which has as many tokens as the group of keys, so that its rank is that of the last.
-  std::vector<int32_t> lists(static_cast<size_t>(rows) * widest * static_cast<size_t>(w), -1);
-  std::vector<int64_t> begin(static_cast<size_t>(rows) * widest, w);
-  std::vector<double> count;
-  for (size_t row = 0; row < joined.size(); ++row) {
-    for (size_t n = 0; n < joined[row].size(); ++n) {
-      const Group seen{groups.data() + joined[row][n] + to_keys, nullptr, w};
-      const int64_t size = seen.size();
-      const size_t list = row * widest + n;
-      begin[list] = w - size;
-      std::copy_n(seen.tokens, size, lists.begin() + static_cast<int64_t>(list) * w + w - size);
-    }
-    count.push_back(static_cast<double>(joined[row].size()));
-  }
+  const Lists lists = lists_of(groups, joined, to_keys, w);
   const Device device = q.device();
-  const auto many = static_cast<int64_t>(widest);
-  const Tensor order = Tensor::from(lists, {batch, o.routing_heads, many, w}, device);
+  const auto many = static_cast<int64_t>(lists.each);
+  const Tensor order = Tensor::from(lists.tokens, {batch, o.routing_heads, many, w}, device);
   AttentionPattern pattern = patterns::causal();
-  pattern.mask.k_begin = Tensor::from(begin, {rows * many}, device);
+  pattern.mask.k_begin = Tensor::from(lists.begin, {rows * many}, device);
   const auto members = [&](const Tensor& cache) {
     return detail::gathered(kept(cache, memory, o.local_heads, o.routing_heads), order);
   };
@@ -221,8 +237,8 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
     const Tensor all = Tensor::from(known, memory.group_scores.shape());
     memory.group_scores = to_device(cast(all, mu.dtype()), device);
   }
-  const Tensor n =
-      to_device(cast(Tensor::from(count, {batch, o.routing_heads, 1, 1}), mu.dtype()), device);
+  const Tensor n = to_device(
+      cast(Tensor::from(lists.count, {batch, o.routing_heads, 1, 1}), mu.dtype()), device);
   const Tensor of_groups = reshape(out, {batch, o.routing_heads, many, o.d_head});
   return detail::over_groups(sum(of_groups, {2}, true), n, o.scatter_eps);
 }

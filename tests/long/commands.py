@@ -82,6 +82,7 @@ class Page:
         command = re.sub(r"(--seconds )\d+", r"\g<1>5", command)
         command = re.sub(r"(--vocabulary )\d+", r"\g<1>300", command)
         command = re.sub(r"\bFILE\.model\b", "made.model", command)
+        command = command.replace("DIR/wikixml/wikixml.xml.gz", "text").replace("documents=DIR", "documents=wiki-leads")
         command = re.sub(r"\b(dna|images|wav)=FILE", r"\1=\1", command).replace("wikixml.xml.gz", "text")
         command = re.sub(r"\bFILE\b", "text", command).replace("runs/data/tinyshakespeare.txt", "text")
         command = command.replace("$DATA/tinyshakespeare.txt", "text")
@@ -99,6 +100,8 @@ class Page:
             trains = False
         if trains and "--resume" not in command and not re.search(r"--(steps|seconds)", command):
             command += " --steps 2"
+        if trains and re.search(r"--model \S+:enwik8", command):  # a paper's batch needs its memory and its data
+            command += " --batch 1 --length 64"
         return command
 
     def run(self, command):

@@ -1,5 +1,5 @@
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/attention/entmax_attention.cc"
+#define HWY_TARGET_INCLUDE "cpu/attention/entmax_tiles.cc"
 #include <hwy/foreach_target.h>
 // foreach_target comes first.
 #include <hwy/highway.h>

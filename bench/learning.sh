@@ -52,6 +52,19 @@ proteins_of() {
   esac
 }
 
+# densities_to STEP: a run of the kind of probabilities in the family's name, and which keys its heads use at its ends.
+densities_to() {
+  local step
+  case "$family" in
+    *-entmax) run+=(--set model.alpha=1.5) ;;
+    *-learned) run+=(--set model.learn_alpha=true) ;;
+  esac
+  for step in 1 "$1"; do
+    train_to "$step"
+    { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
+  done
+}
+
 # recall: documents that begin with a label and end with a question for it, in segments of 64. They
 # grow from 128 tokens to 512. What a label's segment passes on was computed without gradient, so
 # that how it is read must have been learned from labels that are in sight.
@@ -377,14 +390,7 @@ case "$family" in
     run+=(--task retrieval --length 128 --batch 32 --layers 2 --lr 3e-3 --set model.d_model=64 --set model.d_ff=128)
     run+=(--set retrieval.questions=8)
     run+=(--set model.positions=sinusoid --set model.init_std=0.1 --set model.embed_std=1 --set eval_every=0 --threads 1)
-    case "$family" in
-      *-entmax) run+=(--set model.alpha=1.5) ;;
-      *-learned) run+=(--set model.learn_alpha=true) ;;
-    esac
-    for step in 1 700; do
-      train_to "$step"
-      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
-    done
+    densities_to 700
     score test ;;
   routing | routing-nearest | routing-local) # next bytes by recent members, by the nearest tokens, by local heads alone
     run+=(--model routing:small --task wikixml --threads 1 --eval-every 500)
@@ -403,40 +409,19 @@ case "$family" in
   transformer-text | transformer-text-entmax | transformer-text-learned) # next bytes, with each kind of probabilities
     run+=(--task wikixml --length 256 --batch 8 --lr 2e-3 --set model.d_ff=256 --threads 1 --set eval_every=0)
     run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02)
-    case "$family" in
-      *-entmax) run+=(--set model.alpha=1.5) ;;
-      *-learned) run+=(--set model.learn_alpha=true) ;;
-    esac
-    for step in 1 1500; do
-      train_to "$step"
-      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
-    done
+    densities_to 1500
     score test ;;
   transformer-sort | transformer-sort-entmax | transformer-sort-learned) # 32 symbols, then the same in ascending order
     run+=(--task sort --length 64 --batch 32 --layers 2 --lr 3e-3 --set model.d_model=64 --set model.d_ff=128)
     run+=(--set model.vocab=32 --set model.positions=sinusoid --set model.init_std=0.1 --set model.embed_std=1)
     run+=(--set eval_every=0 --threads 1)
-    case "$family" in
-      *-entmax) run+=(--set model.alpha=1.5) ;;
-      *-learned) run+=(--set model.learn_alpha=true) ;;
-    esac
-    for step in 1 1500; do
-      train_to "$step"
-      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
-    done
+    densities_to 1500
     score test ;;
   transformer-corridor | transformer-corridor-entmax | transformer-corridor-learned) # a mark 20 to 100 back; keys that count
     run+=(--task corridor --set corridor.length=256 --set corridor.nearest=20 --set corridor.distance=100)
     run+=(--length 256 --batch 16 --layers 2 --lr 2e-3 --set model.d_model=64 --set model.d_ff=128 --threads 1)
     run+=(--set model.positions=sinusoid --set model.init_std=0.1 --set eval_every=0)
-    case "$family" in
-      *-entmax) run+=(--set model.alpha=1.5) ;;
-      *-learned) run+=(--set model.learn_alpha=true) ;;
-    esac
-    for step in 1 1000; do
-      train_to "$step"
-      { echo "step $step"; "$longspan" draw --out "$out" 2>&1 | grep "^keys that" || echo "all keys"; } >>"$out/density.txt"
-    done
+    densities_to 1000
     score test ;;
   performer-1024 | transformer-1024 | reformer-1024) # next bytes of 1,024
     run+=(--task wikixml --length 1024 --batch 2 --lr 2e-3 --threads 1 --set model.d_ff=256)

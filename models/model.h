@@ -156,6 +156,7 @@ class LanguageModel : public Module {
   /// Programs call it once, with the first batch of a run that starts with drawn weights; does
   /// nothing for most models.
   virtual void begin_training(const Tensor& /*tokens*/, Generator /*gen*/) {}
+
   /// Returns lines that programs print about how the model attends to tokens [1, L], one for each
   /// layer; empty: there is nothing to say.
   virtual std::vector<std::string> report(const Tensor& /*tokens*/) const { return {}; }

@@ -428,8 +428,9 @@ TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
       scalars.step(update, 0, sums, counts);
       for (size_t c = 0; c < k; ++c) {
         EXPECT_EQ(counted[h * k + c], counts[c]) << static_cast<int>(update);
+        const double scale = std::max(1.0, Scalars::length(scalars.mu[c]));
         for (size_t j = 0; j < d; ++j) {
-          EXPECT_NEAR(found[(h * k + c) * d + j], scalars.mu[c][j], 1e-11)
+          EXPECT_NEAR(found[(h * k + c) * d + j], scalars.mu[c][j], 1e-12 * scale)
               << static_cast<int>(update);
         }
       }

@@ -164,7 +164,7 @@ FamilyLayer etc(int64_t length, int64_t heads) {
   std::vector<int32_t> owner, behind;
   for (int64_t j = 0; j < length; ++j) owner.push_back(static_cast<int32_t>(j / share));
   for (int64_t m = 0; m < g; ++m) behind.push_back(static_cast<int32_t>(length + m));
-  const EtcPatterns see =
+  const LinkedPatterns see =
       etc_patterns(c, {.owner = Tensor::from(owner, {1, length})}, 1, length, g, {});
   AttentionOutline outline{.rows = length + g, .columns = length + g, .heads = heads, .calls = {}};
   outline.calls.push_back({.pattern = see.long_side,

@@ -22,21 +22,17 @@ namespace longspan {
 namespace {
 
 void check(std::string_view model, const EncoderConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"n_max", c.n_max}}) {
-    require_positive(model, name, value);
-  }
+  require_positive(model, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"n_max", c.n_max}});
   require_count(model, "n_layer", c.n_layer);
-  for (const auto& [name, value] : {std::pair{"position_offset", c.position_offset},
-                                    {"token_types", c.token_types},
-                                    {"classes", c.classes},
-                                    {"tags", c.tags}}) {
-    require_not_negative(model, name, value);
-  }
+  require_not_negative(model, {{"position_offset", c.position_offset},
+                               {"token_types", c.token_types},
+                               {"classes", c.classes},
+                               {"tags", c.tags}});
   require_heads(model, c.d_model, c.n_head);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, model,
           "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,

@@ -1,5 +1,6 @@
 #include "models/parts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -35,6 +36,18 @@ void require_not_negative(std::string_view model, std::string_view field, int64_
 
 void require_not_negative(std::string_view model, std::string_view field, double value) {
   require(value >= 0 && std::isfinite(value), model, "{} is {}; expected 0 or more", field, value);
+}
+
+void require_positive(std::string_view model, std::initializer_list<Field<int64_t>> fields) {
+  for (const auto& [name, value] : fields) require_positive(model, name, value);
+}
+
+void require_not_negative(std::string_view model, std::initializer_list<Field<int64_t>> fields) {
+  for (const auto& [name, value] : fields) require_not_negative(model, name, value);
+}
+
+void require_not_negative(std::string_view model, std::initializer_list<Field<double>> fields) {
+  for (const auto& [name, value] : fields) require_not_negative(model, name, value);
 }
 
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
@@ -96,6 +109,34 @@ PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const S
 Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {
   const Tensor pooled = tanh(pool.forward(select(hidden, 1, 0)));        // [B, D]
   return classifier.forward(dropout(pooled, p, pass.at("classifier")));  // [B, classes]
+}
+
+PhraseHead::PhraseHead(int64_t width, int64_t longest, Activation f, const Init& init,
+                       const Scheme& weights)
+    : activation(f) {
+  for (int64_t m = 1; m <= longest; ++m) {
+    mix.emplace_back(m * width, width, true, init.at(m).at("mix"), weights);
+    score.emplace_back(width, 1, true, init.at(m).at("score"), weights);
+  }
+}
+
+Tensor PhraseHead::forward(const Tensor& x) const {
+  constexpr double never = -std::numeric_limits<double>::infinity();
+  const int64_t length = x.dim(1);
+  std::vector<Tensor> scores;
+  for (size_t i = 0; i < mix.size(); ++i) {
+    const auto m = static_cast<int64_t>(i) + 1;
+    const int64_t starts = std::max<int64_t>(0, length - m + 1);
+    if (starts == 0) {
+      scores.push_back(full({x.dim(0), length, 1}, never, x.dtype(), x.device()));
+      continue;
+    }
+    std::vector<Tensor> words;
+    for (int64_t w = 0; w < m; ++w) words.push_back(narrow(x, 1, w, starts));
+    const Tensor mixed = activate(activation, mix[i].forward(concat(words, 2)));  // [B, starts, D]
+    scores.push_back(pad(score[i].forward(mixed), 1, 0, length - starts, never));
+  }
+  return concat(scores, 2);
 }
 
 Init attention_init(const Init& init, int64_t i) { return init.at("layers").at(i).at("attention"); }

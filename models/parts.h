@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -38,14 +40,25 @@ DType compute_dtype(Precision precision, DType parameters);
 /// Returns p, or `otherwise` if p is -1 ("the same as that option").
 inline float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
 
+/// A field of a configuration, whose value has exactly this type.
+template <class T>
+struct Field {
+  Field(std::string_view field, std::same_as<T> auto x) : name(field), value(x) {}
+  std::string_view name;
+  T value;
+};
+
 /// Checks of configuration fields. They throw ValueError that names the model and the field.
 void require_positive(std::string_view model, std::string_view field, int64_t value);
+void require_positive(std::string_view model, std::initializer_list<Field<int64_t>> fields);
 /// Checks value <= 10,000: each of the counted objects takes host memory, even when its parameters
 /// do not.
 void require_count(std::string_view model, std::string_view field, int64_t value);
 void require_not_negative(std::string_view model, std::string_view field, int64_t value);
 /// Also refuses infinity and NaN.
 void require_not_negative(std::string_view model, std::string_view field, double value);
+void require_not_negative(std::string_view model, std::initializer_list<Field<int64_t>> fields);
+void require_not_negative(std::string_view model, std::initializer_list<Field<double>> fields);
 /// Checks that n_head >= 1 divides d_model; the message lists the values that do.
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
 /// Checks 0 <= p < 1. The second one also accepts -1, which means "the same as another option".
@@ -86,6 +99,21 @@ struct PooledHead : Module {
 
   Linear pool;        ///< [D, D]
   Linear classifier;  ///< [classes, D]
+};
+
+/// Scores of phrases of 1 to n tokens, each length with layers of its own, as ETC
+/// has them for OpenKP \cite ainslie2020 .
+struct PhraseHead : Module {
+  PhraseHead() = default;
+  PhraseHead(int64_t width, int64_t longest, Activation f, const Init& init, const Scheme& weights);
+
+  /// x [B, L, D] -> [B, L, n]: scores of the phrase of m + 1 tokens that begins at i; -inf beyond
+  /// the end.
+  Tensor forward(const Tensor& x) const;
+  void visit(Visitor& v) override { v("mix", mix)("score", score); }
+
+  Activation activation = Activation::gelu_erf;
+  std::vector<Linear> mix, score;  ///< [D, m D] and [1, D] of each length m
 };
 
 /// Options of attention_stack().

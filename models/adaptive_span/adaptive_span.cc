@@ -83,14 +83,12 @@ Scheme uniform_of(int64_t inputs) {
 }
 
 void check(const AdaptiveSpanConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"span_max", c.span_max}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"span_max", c.span_max}});
   require_count(kName, "n_layer", c.n_layer);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
   require_not_negative(kName, "d_head", c.d_head);

@@ -83,6 +83,30 @@ std::vector<int64_t> past_random_blocks(const BigBirdBlocks& c, int64_t layer, i
   return draw_blocks(legal, c.n_random, c.random_seed, layer, head, 0, row);
 }
 
+std::vector<AttentionPattern> far_random_blocks(const BigBirdBlocks& blocks, int64_t near,
+                                                int64_t n_layer, int64_t n_head, int64_t length,
+                                                const PairMask& mask) {
+  BlockTable empty{.bounds = block_bounds(length, blocks.block), .keys = {}};
+  const int64_t n = empty.blocks();
+  std::vector<int32_t> heads;
+  for (int64_t h = 0; h < n_head; ++h) heads.push_back(static_cast<int32_t>(h));
+  const Tensor which = Tensor::from(heads, {1, n_head});
+  std::vector<AttentionPattern> layers;
+  for (int64_t layer = 0; layer < n_layer; ++layer) {
+    std::vector<BlockTable> tables(static_cast<size_t>(n_head), empty);
+    for (int64_t h = 0; h < n_head; ++h) {
+      for (int64_t i = 0; i < n; ++i) {
+        const BlockRange legal[] = {{0, i - near}, {i + near + 1, n}};
+        tables[static_cast<size_t>(h)].keys.push_back(
+            draw_blocks(legal, blocks.n_random, blocks.random_seed, layer, h, n, i));
+      }
+    }
+    layers.push_back(patterns::block_lists(length, tables, which, "random"));
+    layers.back().mask = mask;
+  }
+  return layers;
+}
+
 int64_t bigbird_pairs(int64_t n, int64_t b, int64_t r) {
   return b * b * (2 * n + 2 * (4 + r) + (n - 4) * (5 + r));
 }

@@ -80,6 +80,13 @@ std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& blocks, int
 std::vector<int64_t> past_random_blocks(const BigBirdBlocks& blocks, int64_t layer, int64_t head,
                                         int64_t row);
 
+/// Returns for each layer the random blocks of every head for `length` tokens, restricted by
+/// `mask`: query block i attends to r blocks k with |k - i| > near, or to all of these if there are
+/// fewer. Costs as many steps on the host for each layer and head as there are pairs of blocks.
+std::vector<AttentionPattern> far_random_blocks(const BigBirdBlocks& blocks, int64_t near,
+                                                int64_t n_layer, int64_t n_head, int64_t length,
+                                                const PairMask& mask);
+
 /// Returns the pairs that a head attends to for n blocks of b tokens, n >= 5 + r:
 ///   b^2 (2 n + 2 (4 + r) + (n - 4) (5 + r))
 int64_t bigbird_pairs(int64_t n, int64_t block, int64_t n_random);

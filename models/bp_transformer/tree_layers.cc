@@ -16,13 +16,11 @@
 namespace longspan {
 
 void require_tree_layers(std::string_view model, const TreeLayersConfig& c) {
-  for (const auto& [name, value] : {std::pair{"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"k", c.k}}) {
-    require_positive(model, name, value);
-  }
+  require_positive(model, {{"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"k", c.k}});
   require_count(model, "n_layer", c.n_layer);
   require_count(model, "k", c.k);
   require_heads(model, c.d_model, c.n_head);

@@ -75,23 +75,19 @@ int64_t head_width(const CompressiveConfig& c) {
 }
 
 void check(const CompressiveConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"mem_len", c.mem_len},
-                                    {"rate", c.rate},
-                                    {"segment", c.segment},
-                                    {"dilation", c.dilation}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"mem_len", c.mem_len},
+                           {"rate", c.rate},
+                           {"segment", c.segment},
+                           {"dilation", c.dilation}});
   require_count(kName, "n_layer", c.n_layer);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  for (const auto& [name, value] :
-       {std::pair{"d_head", c.d_head}, {"compressed_len", c.compressed_len}, {"clamp", c.clamp}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(
+      kName, {{"d_head", c.d_head}, {"compressed_len", c.compressed_len}, {"clamp", c.clamp}});
   for (size_t i = 0; i < c.memory_layers.size(); ++i) {
     const int64_t layer = c.memory_layers[i], least = i == 0 ? 0 : c.memory_layers[i - 1] + 1;
     require(layer >= least && layer < c.n_layer, kName,

@@ -12,15 +12,12 @@
 #include "models/etc/etc.h"
 
 #include <algorithm>
-#include <memory>
 
-#include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "core/divide.h"
 #include "core/scope.h"
 #include "models/bigbird/bigbird_blocks.h"
 #include "nn/attention/multi_head.h"
-#include "nn/checkpoint.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -43,44 +40,17 @@ AttentionResult attend(const Tensor& q, const Keys& first, const Keys& second,
 
 }  // namespace
 
-EtcPatterns etc_patterns(const EtcConfig& config, const LinkedStructure& structure, int64_t batch,
-                         int64_t n_l, int64_t n_g, Device device) {
-  EtcPatterns all{patterns::linked(config.links(), structure, batch, n_l, n_g, device)};
-  if (config.n_random > 0 && n_l > 0) {
-    all.random = etc_random_blocks(config, n_l, all.long_side.mask);
+LinkedPatterns etc_patterns(const EtcConfig& c, const LinkedStructure& structure, int64_t batch,
+                            int64_t n_l, int64_t n_g, Device device) {
+  LinkedPatterns all = patterns::linked(c.links(), structure, batch, n_l, n_g, device);
+  if (c.n_random > 0 && n_l > 0) {
+    const int64_t b = std::min(std::max<int64_t>(c.block > 0 ? c.block : c.radius, 1), n_l);
+    all.more =
+        far_random_blocks({.block = b, .n_random = c.n_random, .random_seed = c.random_seed},
+                          ceil_div(c.radius, b),  // blocks to either side that a window reaches
+                          c.n_layer, c.n_head, n_l, all.long_side.mask);
   }
   return all;
-}
-
-EtcPatterns EtcPatterns::of_layer(int64_t i) const {
-  EtcPatterns one = *this;
-  if (!random.empty()) one.random = {random[static_cast<size_t>(i)]};
-  return one;
-}
-
-std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& c, int64_t n_l,
-                                                const PairMask& mask) {
-  const int64_t b = std::min(std::max<int64_t>(c.block > 0 ? c.block : c.radius, 1), n_l);
-  const int64_t near = ceil_div(c.radius, b);  // blocks to either side that a window reaches
-  BlockTable empty{.bounds = block_bounds(n_l, b), .keys = {}};
-  const int64_t n = empty.blocks();
-  std::vector<int32_t> heads;
-  for (int64_t h = 0; h < c.n_head; ++h) heads.push_back(static_cast<int32_t>(h));
-  const Tensor which = Tensor::from(heads, {1, c.n_head});
-  std::vector<AttentionPattern> layers;
-  for (int64_t layer = 0; layer < c.n_layer; ++layer) {
-    std::vector<BlockTable> tables(static_cast<size_t>(c.n_head), empty);
-    for (int64_t h = 0; h < c.n_head; ++h) {
-      for (int64_t i = 0; i < n; ++i) {
-        const BlockRange legal[] = {{0, i - near}, {i + near + 1, n}};
-        tables[static_cast<size_t>(h)].keys.push_back(
-            draw_blocks(legal, c.n_random, c.random_seed, layer, h, n, i));
-      }
-    }
-    layers.push_back(patterns::block_lists(n_l, tables, which, "random"));
-    layers.back().mask = mask;
-  }
-  return layers;
 }
 
 size_t EtcAttention::stored(Piece piece) const {
@@ -121,25 +91,26 @@ ScoreTerms EtcAttention::terms(Side side, const AttentionPattern& see, DType dty
 }
 
 Tensor EtcAttention::attend_long(const Tensor& q, const Keys& of_l, const Keys& of_g,
-                                 const EtcPatterns& see, Pass pass) const {
+                                 const LinkedPatterns& see, Pass pass) const {
   const float p = or_default(config_.dropout_attn, config_.dropout);
   const ScoreTerms t = terms(from_long, see.long_side, q.dtype());
   const AttentionResult windows = attend(q, of_l, of_g, see.long_side, t, {p, pass.at("long")});
-  if (see.random.empty()) return windows.out;
-  const AttentionPattern& random = see.random.front();
+  if (see.more.empty()) return windows.out;
+  const AttentionPattern& random = see.more.front();
   const ScoreTerms more = terms(from_long, random, q.dtype());
   const AttentionResult parts[] = {
       windows, block_attention(q, of_l.k, of_l.v, random, more, {p, pass.at("random")})};
   return merge_attention(parts).out;
 }
 
-EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pass pass) const {
+LinkedStreams EtcAttention::forward(const LinkedStreams& x, const LinkedPatterns& see,
+                                    Pass pass) const {
   const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
   const float p = or_default(config_.dropout_attn, config_.dropout);
   Keys of_l, of_g;  // keys of long queries
   if (tokens) of_l = keys(x.l, l2l);
   if (tokens && globals) of_g = keys(x.g, l2g);
-  EtcStreams y;
+  LinkedStreams y;
   if (tokens) {
     const Tensor q = split_heads(q_[stored_query(from_long)].forward(x.l));  // [B, H, n_l, d]
     y.l = merge(attend_long(q, of_l, of_g, see, pass), from_long);
@@ -157,7 +128,7 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
   return y;
 }
 
-Tensor EtcAttention::probabilities(const EtcStreams& x, const EtcPatterns& see) const {
+Tensor EtcAttention::probabilities(const LinkedStreams& x, const LinkedPatterns& see) const {
   const NoGrad off;
   const int64_t n_l = x.l.dim(1), n_g = x.g.dim(1);
   std::vector<Tensor> sides;
@@ -176,29 +147,9 @@ Tensor EtcAttention::probabilities(const EtcStreams& x, const EtcPatterns& see) 
   return concat(sides, 2);
 }
 
-EtcStreams EtcLayer::attention_input(const EtcStreams& x) const {
-  if (place_ == NormPlace::post) return x;
-  return {x.l ? norm_l_.forward(x.l) : x.l, x.g ? norm_g_.forward(x.g) : x.g};
-}
-
-EtcStreams EtcLayer::forward(EtcStreams x, const EtcPatterns& see, Pass pass) const {
-  const auto stream = [&](Tensor& y, const Tensor& z, const Normalization& norm, const Block& ff,
-                          Pass site) {
-    if (!y) return;
-    y = add(y, dropout(z, dropout_, site.at("resid")));
-    if (place_ == NormPlace::post) y = norm.forward(y);
-    y = ff.forward(y, {}, site).y;
-  };
-  const EtcStreams z = attention_.forward(attention_input(x), see, pass.at("attention"));
-  autograd::CheckpointScope::end_branch();
-  stream(x.l, z.l, norm_l_, ff_.front(), pass.at("long"));
-  stream(x.g, z.g, norm_g_, ff_.back(), pass.at("global"));
-  return x;
-}
-
 /// Sec. 2: tokens and token types; absolute positions only if the configuration has them; a norm
 /// for each stream.
-EtcStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
+LinkedStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
   const Scope scope("embed");
   const auto stream = [&](const Tensor& ids, const Tensor& types, int64_t type) {
     Tensor x = token_.forward(ids);  // [B, n, E]
@@ -211,7 +162,7 @@ EtcStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
   const auto finish = [&](const Tensor& x, const Normalization& norm, const char* label) {
     return cast(dropout(norm.forward(x), config_.dropout, pass.at(label)), compute_);
   };
-  EtcStreams x;
+  LinkedStreams x;
   if (in.tokens) {
     x.l = stream(in.tokens, in.types, 1);
     if (config_.n_positions > 0) x.l = add(x.l, position_.forward(0, in.tokens.dim(1)));
@@ -225,7 +176,7 @@ EtcStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
   return x;
 }
 
-EtcPatterns EtcEncoder::patterns(const EtcInputs& in) const {
+LinkedPatterns EtcEncoder::patterns(const EtcInputs& in) const {
   const Tensor& any = in.tokens ? in.tokens : in.globals;
   require(static_cast<bool>(any), kName, "an input has neither tokens nor globals");
   for (const Tensor& x : {in.tokens, in.globals}) {
@@ -240,33 +191,10 @@ EtcPatterns EtcEncoder::patterns(const EtcInputs& in) const {
                       in.globals ? in.globals.dim(1) : 0, token_.weight.device());
 }
 
-EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
+LinkedStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
   const Scope scope(kName);
-  const auto all = std::make_shared<const EtcPatterns>(patterns(in));
-  EtcStreams x = embed(in, pass);
-  std::vector<Tensor> streams{x.l, x.g};
-  const auto step = [this, all, pass](int64_t i, std::vector<Tensor>& both, bool) {
-    const Scope at("layers", static_cast<long>(i));
-    const EtcStreams y =
-        layer(i).forward({both[0], both[1]}, all->of_layer(i), pass.at("layers").at(i));
-    both = {y.l, y.g};
-  };
-  if (is_reversible(config_.memory)) {
-    x = forward_reversible(x, *all, pass);
-  } else {
-    run_layers(config_.n_layer, streams, config_.memory, step);
-    x = {streams[0], streams[1]};
-  }
-  if (config_.norm == NormPlace::post) return x;
-  return {x.l ? final_norm_.forward(x.l) : x.l, x.g ? final_norm_.forward(x.g) : x.g};
-}
-
-EtcStreams EtcEncoder::attention_input(int64_t index, const EtcInputs& in,
-                                       const EtcPatterns& all) const {
-  EtcStreams x = embed(in, Pass{});
-  if (is_reversible(config_.memory)) return reversible_attention_input(index, x, all);
-  for (int64_t i = 0; i < index; ++i) x = layer(i).forward(x, all.of_layer(i), Pass{});
-  return layer(index).attention_input(x);
+  const LinkedPatterns all = patterns(in);
+  return layers_.forward(embed(in, pass), all, pass);
 }
 
 }  // namespace longspan

@@ -2,15 +2,13 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "models/model.h"
 #include "models/model_spec.h"
 #include "models/parts.h"
+#include "nn/linked_stack.h"
 #include "nn/stack.h"
 #include "ops/patterns/linked.h"
 
@@ -111,30 +109,9 @@ struct EtcConfig {
   }
 };
 
-/// The patterns of all layers.
-struct EtcPatterns : LinkedPatterns {
-  /// For each layer: the random long keys that each head adds to long queries, none of them in
-  /// long_side.
-  std::vector<AttentionPattern> random = {};
-
-  /// Returns the patterns of one layer.
-  EtcPatterns of_layer(int64_t i) const;
-};
-
-/// Returns patterns::linked() with random blocks, which cost as many steps on the host for each
-/// layer and head as there are pairs of blocks.
-EtcPatterns etc_patterns(const EtcConfig& config, const LinkedStructure& structure, int64_t batch,
-                         int64_t n_l, int64_t n_g, Device device);
-/// Returns the random blocks of every layer for n_l long tokens, restricted by `mask`: query block
-/// i attends to r blocks k with |k - i| > ceil(radius / block), or to all of these if there are
-/// fewer.
-std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& config, int64_t n_l,
-                                                const PairMask& mask);
-
-/// The two streams: X^l [B, n_l, D] and X^g [B, n_g, D].
-struct EtcStreams {
-  Tensor l, g;
-};
+/// Returns patterns::linked() of all layers; with n_random > 0, `more` holds the random blocks.
+LinkedPatterns etc_patterns(const EtcConfig& config, const LinkedStructure& structure,
+                            int64_t batch, int64_t n_l, int64_t n_g, Device device);
 
 /// The inputs of a forward pass; ids of any integer dtype.
 struct EtcInputs {
@@ -149,12 +126,12 @@ struct EtcInputs {
 ///   long i:   keys = {long j : |i - j| <= r} and {global m}
 ///   global m: keys = {global m'} and {long j}
 ///   score(x, y) = (q_x . k_y + q_x . a[id(x, y)] + b[id(x, y)]) / sqrt(d)
-class EtcAttention : public Module {
+class EtcAttention : public LinkedAttention {
  public:
   EtcAttention(const EtcConfig& config, const Init& init);
-  EtcStreams forward(const EtcStreams& x, const EtcPatterns& see, Pass pass) const;
-  /// Returns the probabilities [B, H, n, n], n = n_l + n_g, long rows and columns first.
-  Tensor probabilities(const EtcStreams& x, const EtcPatterns& see) const;
+  LinkedStreams forward(const LinkedStreams& x, const LinkedPatterns& see,
+                        Pass pass) const override;
+  Tensor probabilities(const LinkedStreams& x, const LinkedPatterns& see) const override;
   void visit(Visitor& v) override;
 
  private:
@@ -167,7 +144,7 @@ class EtcAttention : public Module {
   Tensor split_heads(const Tensor& x) const;  // [B, n, D] -> [B, H, n, d]
   Tensor merge(const Tensor& heads, Side side) const;
   /// Attends from the long queries to all of their keys, in one softmax.
-  Tensor attend_long(const Tensor& q, const Keys& of_l, const Keys& of_g, const EtcPatterns& see,
+  Tensor attend_long(const Tensor& q, const Keys& of_l, const Keys& of_g, const LinkedPatterns& see,
                      Pass pass) const;
   Keys keys(const Tensor& x, Piece piece) const;
   ScoreTerms terms(Side side, const AttentionPattern& see, DType dtype) const;
@@ -179,49 +156,20 @@ class EtcAttention : public Module {
   Tensor rows_;           // i64 [R]: label of each of the kernel's ids
 };
 
-/// Attention, and a feed-forward network for both streams, each with residual and norm.
-class EtcLayer : public Module {
- public:
-  EtcLayer(const EtcConfig& config, const Init& init);
-  EtcStreams forward(EtcStreams x, const EtcPatterns& see, Pass pass) const;
-  void visit(Visitor& v) override;
-  /// Returns the input of attention, computed from the input of the layer.
-  EtcStreams attention_input(const EtcStreams& x) const;
-  const EtcAttention& attention() const { return attention_; }
-
- private:
-  friend class EtcEncoder;
-  struct Residual;
-
-  NormPlace place_;
-  float dropout_;
-  EtcAttention attention_;
-  Normalization norm_l_, norm_g_;
-  std::vector<Block> ff_;  // one for both streams, or one each
-};
-
 /// Embeddings and layers.
 class EtcEncoder : public Module {
  public:
   EtcEncoder(const EtcConfig& config, const Init& init);
-  EtcStreams embed(const EtcInputs& in, Pass pass) const;
-  EtcPatterns patterns(const EtcInputs& in) const;
+  LinkedStreams embed(const EtcInputs& in, Pass pass) const;
+  LinkedPatterns patterns(const EtcInputs& in) const;
   /// Throws ShapeError, and ValueError when the structure does not fit the tokens.
-  EtcStreams forward(const EtcInputs& in, Pass pass) const;
+  LinkedStreams forward(const EtcInputs& in, Pass pass) const;
   void visit(Visitor& v) override;
 
-  /// Returns the input of the attention of a layer.
-  EtcStreams attention_input(int64_t layer, const EtcInputs& in, const EtcPatterns& all) const;
-  const EtcLayer& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }
+  const LinkedStack& layers() const { return layers_; }
   const Embedding& tokens() const { return token_; }
 
  private:
-  struct Walk;
-  Walk walk(const EtcStreams& x, const EtcPatterns& all, Pass pass, int64_t count) const;
-  EtcStreams forward_reversible(const EtcStreams& x, const EtcPatterns& all, Pass pass) const;
-  EtcStreams reversible_attention_input(int64_t layer, const EtcStreams& x,
-                                        const EtcPatterns& all) const;
-
   EtcConfig config_;
   DType compute_;
   Embedding token_, type_;     // [V, E], [types, D]
@@ -229,8 +177,7 @@ class EtcEncoder : public Module {
   Linear features_;            // [D, global_features]
   LearnedPositions position_;  // [n_positions, D]
   Normalization norm_l_, norm_g_;
-  std::vector<EtcLayer> layers_;
-  Normalization final_norm_;  // pre-norm only
+  LinkedStack layers_;
 };
 
 /// The sentences that contrastive prediction hides in the main input.
@@ -245,7 +192,7 @@ class Etc : public LanguageModel {
   Etc(const EtcConfig& config, const Init& init);
   const EtcConfig& config() const { return config_; }
 
-  EtcStreams forward(const EtcInputs& in, Pass pass) const { return encoder_.forward(in, pass); }
+  LinkedStreams forward(const EtcInputs& in, Pass pass) const { return encoder_.forward(in, pass); }
   /// Prepares text without structure: each global owns the next ceil(n_long / n_global) tokens.
   EtcInputs plain(const Tensor& tokens) const;
 
@@ -264,7 +211,7 @@ class Etc : public LanguageModel {
   /// t_s its summary when encoded separately,
   ///   L = -mean_s log softmax_u(score(h_s, t_u))[u = s]
   /// over all hidden sentences of the batch. The paper does not publish its score; see CpcScore.
-  Tensor cpc_loss(const EtcStreams& main, const EtcHidden& hidden, Pass pass) const;
+  Tensor cpc_loss(const LinkedStreams& main, const EtcHidden& hidden, Pass pass) const;
 
   struct Pretraining {
     Tensor loss;      ///< mlm_weight mlm + cpc_weight cpc
@@ -273,16 +220,17 @@ class Etc : public LanguageModel {
   Pretraining pretraining_loss(const EtcInputs& in, const Tensor& targets, const EtcHidden& hidden,
                                Pass pass) const;
 
-  Tensor classify(const EtcStreams& x, Pass pass) const;  ///< [B, classes]
-  Tensor spans(const EtcStreams& x) const;                ///< [B, n_l, 2]: start, end
-  Tensor tag_globals(const EtcStreams& x) const;          ///< [B, n_g, global_tags]
-  /// [B, n_l, phrases]: scores of the phrase of n + 1 tokens that begins at i; -inf beyond the end.
-  Tensor score_phrases(const EtcStreams& x) const;
+  Tensor classify(const LinkedStreams& x, Pass pass) const;  ///< [B, classes]
+  Tensor spans(const LinkedStreams& x) const;                ///< [B, n_l, 2]: start, end
+  Tensor tag_globals(const LinkedStreams& x) const;          ///< [B, n_g, global_tags]
+  Tensor score_phrases(const LinkedStreams& x) const;        ///< [B, n_l, phrases]: PhraseHead
 
   Objective objective() const override { return Objective::masked_token; }
   int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override { return config_.mask_id; }
-  int64_t max_length() const override;
+  int64_t max_length() const override {
+    return config_.n_positions > 0 ? config_.n_positions : LanguageModel::max_length();
+  }
   Device device() const override { return encoder_.tokens().weight.device(); }
   int64_t layers() const override { return config_.n_layer; }
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
@@ -304,7 +252,7 @@ class Etc : public LanguageModel {
   Tensor cpc_weight_;  // W - I, [D, D]
   PooledHead classes_;
   Linear spans_, global_tags_;
-  std::vector<Linear> phrase_mix_, phrase_score_;  // [D, n D] and [1, D] of each length n
+  PhraseHead phrases_;
 };
 
 /// Throws ValueError that names the field when a configuration does not fit together.

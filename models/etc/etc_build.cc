@@ -64,6 +64,9 @@ Normalization make_norm(const EtcConfig& c, const Init& init) {
   return {NormKind::layer, c.d_model, c.norm_eps, init};
 }
 
+constexpr const char* pieces[] = {"l2l", "l2g", "g2g", "g2l"};
+constexpr const char* sides[] = {"long", "global"};
+
 Block feed_forward(const EtcConfig& c, const Init& init) {
   const FeedForwardOptions ff{.d_model = c.d_model,
                               .d_ff = c.d_ff,
@@ -76,36 +79,44 @@ Block feed_forward(const EtcConfig& c, const Init& init) {
   return Block(c.norm, c.dropout, std::move(branches));
 }
 
-constexpr const char* pieces[] = {"l2l", "l2g", "g2g", "g2l"};
-constexpr const char* sides[] = {"long", "global"};
+LinkedBlock make_block(const EtcConfig& c, const Init& init) {
+  std::vector<Block> ff;
+  if (c.share_ff) {
+    ff.push_back(feed_forward(c, init.at("feed_forward")));
+  } else {
+    for (const char* s : sides) ff.push_back(feed_forward(c, init.at(s)));
+  }
+  return {c.norm,
+          c.dropout,
+          std::make_unique<EtcAttention>(c, init.at("attention")),
+          make_norm(c, init.at("norm_long")),
+          make_norm(c, init.at("norm_global")),
+          std::move(ff)};
+}
 
 }  // namespace
 
 void check(const EtcConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"n_long", c.n_long},
-                                    {"n_global", c.n_global},
-                                    {"max_distance", c.max_distance}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"n_long", c.n_long},
+                           {"n_global", c.n_global},
+                           {"max_distance", c.max_distance}});
   require_count(kName, "n_layer", c.n_layer);
   require_count(kName, "phrases", c.phrases);
   require_count(kName, "relations", c.relations);
-  for (const auto& [name, value] : {std::pair{"radius", c.radius},
-                                    {"n_random", c.n_random},
-                                    {"block", c.block},
-                                    {"d_embed", c.d_embed},
-                                    {"n_positions", c.n_positions},
-                                    {"global_features", c.global_features},
-                                    {"classes", c.classes},
-                                    {"global_tags", c.global_tags},
-                                    {"phrases", c.phrases}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(kName, {{"radius", c.radius},
+                               {"n_random", c.n_random},
+                               {"block", c.block},
+                               {"d_embed", c.d_embed},
+                               {"n_positions", c.n_positions},
+                               {"global_features", c.global_features},
+                               {"classes", c.classes},
+                               {"global_tags", c.global_tags},
+                               {"phrases", c.phrases}});
   require_heads(kName, c.d_model, c.n_head);
   require(c.relations == 0 || c.relations >= 2 * c.max_distance + 4, kName,
           "relations is {}; expected 2 max_distance + 4 = {} or more, or 0: as many", c.relations,
@@ -117,11 +128,9 @@ void check(const EtcConfig& c) {
     require(id >= 0 && id < c.vocab, kName, "{} is {}; expected 0 to vocab - 1 = {}", name, id,
             c.vocab - 1);
   }
-  for (const auto& [name, x] : {std::pair{"mlm_weight", c.mlm_weight},
-                                {"cpc_weight", c.cpc_weight},
-                                {"init_std", c.init_std}}) {
-    require_not_negative(kName, name, x);
-  }
+  require_not_negative(
+      kName,
+      {{"mlm_weight", c.mlm_weight}, {"cpc_weight", c.cpc_weight}, {"init_std", c.init_std}});
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
   require_head(kName, c.token_head);
@@ -165,29 +174,6 @@ void EtcAttention::visit(Visitor& v) {
   }
 }
 
-EtcLayer::EtcLayer(const EtcConfig& c, const Init& init)
-    : place_(c.norm),
-      dropout_(c.dropout),
-      attention_(c, init.at("attention")),
-      norm_l_(make_norm(c, init.at("norm_long"))),
-      norm_g_(make_norm(c, init.at("norm_global"))) {
-  if (c.share_ff) {
-    ff_.push_back(feed_forward(c, init.at("feed_forward")));
-  } else {
-    for (const char* s : sides) ff_.push_back(feed_forward(c, init.at(s)));
-  }
-  for (Block& ff : ff_) ff.set_chunks(c.memory.chunks);
-}
-
-void EtcLayer::visit(Visitor& v) {
-  v("attention", attention_)("norm_long", norm_l_)("norm_global", norm_g_);
-  if (ff_.size() == 1) {
-    v("feed_forward", ff_[0]);
-  } else {
-    v("long_feed_forward", ff_[0])("global_feed_forward", ff_[1]);
-  }
-}
-
 EtcEncoder::EtcEncoder(const EtcConfig& config, const Init& init)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const EtcConfig& c = config_;
@@ -207,15 +193,18 @@ EtcEncoder::EtcEncoder(const EtcConfig& config, const Init& init)
   }
   norm_l_ = make_norm(c, tables.at("norm_long"));
   norm_g_ = make_norm(c, tables.at("norm_global"));
-  for (int64_t i = 0; i < c.n_layer; ++i) layers_.emplace_back(c, init.at("layers").at(i));
-  if (c.norm == NormPlace::pre) final_norm_ = make_norm(c, init.at("final_norm"));
+  std::vector<LinkedBlock> blocks;
+  for (int64_t i = 0; i < c.n_layer; ++i) blocks.push_back(make_block(c, init.at("layers").at(i)));
+  std::optional<Normalization> last;
+  if (c.norm == NormPlace::pre) last = make_norm(c, init.at("final_norm"));
+  layers_ = LinkedStack(c.norm, std::move(blocks), last, c.memory, compute_);
 }
 
 void EtcEncoder::visit(Visitor& v) {
   v("embed.token", token_)("embed.type", type_)("embed.projection", projection_);
   v("embed.features", features_)("embed.position", position_);
   v("embed.norm_long", norm_l_)("embed.norm_global", norm_g_);
-  v("layers", layers_)("final_norm", final_norm_);
+  layers_.visit(v);
 }
 
 Etc::Etc(const EtcConfig& config, const Init& init)
@@ -242,11 +231,7 @@ Etc::Etc(const EtcConfig& config, const Init& init)
   if (c.global_tags > 0) {
     global_tags_ = Linear(c.d_model, c.global_tags, true, init.at("global_tags"), weights);
   }
-  for (int64_t n = 1; n <= c.phrases; ++n) {
-    const Init at = init.at("phrases").at(n);
-    phrase_mix_.emplace_back(n * c.d_model, c.d_model, true, at.at("mix"), weights);
-    phrase_score_.emplace_back(c.d_model, 1, true, at.at("score"), weights);
-  }
+  phrases_ = PhraseHead(c.d_model, c.phrases, c.activation, init.at("phrases"), weights);
 }
 
 void Etc::visit(Visitor& v) {
@@ -254,8 +239,7 @@ void Etc::visit(Visitor& v) {
   v("mlm", mlm_)("head.projection", head_projection_)("head", head_);
   v("cpc.encoder", cpc_encoder_)("cpc.weight", cpc_weight_);
   classes_.visit(v);
-  v("spans", spans_)("global_tags", global_tags_);
-  v("phrases.mix", phrase_mix_)("phrases.score", phrase_score_);
+  v("spans", spans_)("global_tags", global_tags_)("phrases", phrases_);
 }
 
 EtcConfig etc_preset(std::string_view name) { return preset_of<EtcConfig>(kName, presets, name); }

@@ -1,9 +1,8 @@
 // Inputs and heads of ETC: text with and without structure, masked tokens, contrastive prediction,
 // and task heads.
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <optional>
 
 #include "autograd/mode.h"
 #include "core/divide.h"
@@ -72,22 +71,16 @@ Tensor Etc::mlm_loss(const Tensor& hidden, const Tensor& targets, Pass pass) con
 }
 
 /// Sec. 2.5. The score function and the positives are our choice: the paper gives only the idea.
-Tensor Etc::cpc_loss(const EtcStreams& main, const EtcHidden& hidden, Pass pass) const {
+Tensor Etc::cpc_loss(const LinkedStreams& main, const EtcHidden& hidden, Pass pass) const {
   const Scope scope("cpc");
   require(config_.cpc, kName, "contrastive prediction needs cpc = true");
   require(main.g && hidden.sentences.globals && hidden.sentences.globals.dim(1) == 1, kName,
           "contrastive prediction needs globals, and one for each sentence on its own");
   const EtcEncoder& encoder = cpc_encoder_ ? *cpc_encoder_ : encoder_;
-  const auto encode = [&] {
-    return flatten(encoder.forward(hidden.sentences, pass.at("cpc")).g, 0, 1);
-  };
-  Tensor t;
-  if (config_.cpc_stop_gradient) {
-    const NoGrad off;
-    t = encode().detach();
-  } else {
-    t = encode();  // [P, D]
-  }
+  std::optional<NoGrad> off;
+  if (config_.cpc_stop_gradient) off.emplace();
+  const Tensor t = flatten(encoder.forward(hidden.sentences, pass.at("cpc")).g, 0, 1);  // [P, D]
+  off.reset();
   const Tensor h = take(flatten(main.g, 0, 1), hidden.places);  // [P, D]
   if (h.dim(0) != t.dim(0)) {
     fail_with<ShapeError>(kName, "a hidden sentence has one position and one sample",
@@ -102,7 +95,7 @@ Tensor Etc::cpc_loss(const EtcStreams& main, const EtcHidden& hidden, Pass pass)
 
 Etc::Pretraining Etc::pretraining_loss(const EtcInputs& in, const Tensor& targets,
                                        const EtcHidden& hidden, Pass pass) const {
-  const EtcStreams x = forward(in, pass);
+  const LinkedStreams x = forward(in, pass);
   Pretraining all;
   all.mlm = mlm_loss(x.l, targets, pass);
   all.loss = mul(all.mlm, config_.mlm_weight);
@@ -113,45 +106,24 @@ Etc::Pretraining Etc::pretraining_loss(const EtcInputs& in, const Tensor& target
   return all;
 }
 
-Tensor Etc::classify(const EtcStreams& x, Pass pass) const {
+Tensor Etc::classify(const LinkedStreams& x, Pass pass) const {
   require(config_.classes > 0, kName, "classification needs classes > 0");
   return classes_.forward(x.g, config_.dropout, pass);
 }
 
-Tensor Etc::spans(const EtcStreams& x) const {
+Tensor Etc::spans(const LinkedStreams& x) const {
   require(config_.span_head, kName, "answers as spans need span_head");
   return spans_.forward(x.l);
 }
 
-Tensor Etc::tag_globals(const EtcStreams& x) const {
+Tensor Etc::tag_globals(const LinkedStreams& x) const {
   require(config_.global_tags > 0, kName, "logits of globals need global_tags > 0");
   return global_tags_.forward(x.g);
 }
 
-/// OpenKP: phrases of one to five tokens; each length has its own mixing layer.
-Tensor Etc::score_phrases(const EtcStreams& x) const {
+Tensor Etc::score_phrases(const LinkedStreams& x) const {
   require(config_.phrases > 0, kName, "scores of phrases need phrases > 0");
-  const int64_t n_l = x.l.dim(1);
-  std::vector<Tensor> scores;
-  for (int64_t n = 1; n <= config_.phrases; ++n) {
-    const int64_t starts = std::max<int64_t>(0, n_l - n + 1);
-    const double never = -std::numeric_limits<double>::infinity();
-    if (starts == 0) {
-      scores.push_back(full({x.l.dim(0), n_l, 1}, never, x.l.dtype(), x.l.device()));
-      continue;
-    }
-    std::vector<Tensor> words;
-    for (int64_t i = 0; i < n; ++i) words.push_back(narrow(x.l, 1, i, starts));
-    const auto at = static_cast<size_t>(n - 1);
-    const Tensor mixed =
-        activate(config_.activation, phrase_mix_[at].forward(concat(words, 2)));  // [B, starts, D]
-    scores.push_back(pad(phrase_score_[at].forward(mixed), 1, 0, n_l - starts, never));
-  }
-  return concat(scores, 2);
-}
-
-int64_t Etc::max_length() const {
-  return config_.n_positions > 0 ? config_.n_positions : LanguageModel::max_length();
+  return phrases_.forward(x.l);
 }
 
 LanguageModel::Losses Etc::loss(const Tensor& tokens, const Tensor& targets,
@@ -172,16 +144,16 @@ Tensor Etc::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   const EtcInputs in = plain(tokens);
-  const EtcPatterns see = encoder_.patterns(in);
-  const EtcStreams x = encoder_.attention_input(layer, in, see);
-  const Tensor p = encoder_.layer(layer).attention().probabilities(x, see.of_layer(layer));
+  const LinkedPatterns see = encoder_.patterns(in);
+  const LinkedStreams x = encoder_.layers().attention_input(layer, encoder_.embed(in, Pass{}), see);
+  const Tensor p = encoder_.layers().block(layer).attention().probabilities(x, see.of_layer(layer));
   return cast(select(p, 0, 0), DType::f32);  // [H, n_l + n_g, n_l + n_g]
 }
 
 AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   const EtcInputs in = plain(zeros({1, length}, DType::i64));
-  const EtcPatterns see = encoder_.patterns(in);
+  const LinkedPatterns see = encoder_.patterns(in);
   const int64_t n_g = in.globals.dim(1), n = length + n_g;
   std::vector<int32_t> behind;  // globals follow the long tokens
   for (int64_t m = length; m < n; ++m) behind.push_back(static_cast<int32_t>(m));
@@ -191,7 +163,7 @@ AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
                            .keys = length,
                            .side_keys = n_g,
                            .side_at = behind});
-  for (const AttentionPattern& more : see.of_layer(layer).random) {
+  for (const AttentionPattern& more : see.of_layer(layer).more) {
     outline.calls.push_back({.pattern = more, .queries = length, .keys = length});
   }
   outline.calls.push_back({.pattern = see.global_side,

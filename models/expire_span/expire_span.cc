@@ -99,12 +99,10 @@ void check_spans(const ExpireSpanConfig& c) {
   require_not_negative(kName, "span_penalty", c.span_penalty);
   require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
           c.pre_div);
-  for (const auto& [name, value] : {std::pair{"always_keep", c.always_keep},
-                                    {"positions", c.positions},
-                                    {"max_memory", c.max_memory},
-                                    {"phantom_zero_memory", c.phantom_zero_memory}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(kName, {{"always_keep", c.always_keep},
+                               {"positions", c.positions},
+                               {"max_memory", c.max_memory},
+                               {"phantom_zero_memory", c.phantom_zero_memory}});
   const int64_t newest = std::max(c.positions, c.always_keep);
   require(c.max_memory == 0 || c.max_memory >= newest, kName,
           "max_memory is {}; expected 0, or at least positions = {} and always_keep = {}",
@@ -112,14 +110,12 @@ void check_spans(const ExpireSpanConfig& c) {
 }
 
 void check(const ExpireSpanConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"span_max", c.span_max}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"span_max", c.span_max}});
   require_count(kName, "n_layer", c.n_layer);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
   require_not_negative(kName, "d_head", c.d_head);

@@ -72,13 +72,11 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 }
 
 void check_config(const HibertConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"decoder_layers", c.decoder_layers},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"decoder_layers", c.decoder_layers},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff}});
   require_count(kName, "n_layer", c.n_layer);
   require_count(kName, "document_layers", c.document_layers);
   require_count(kName, "decoder_layers", c.decoder_layers);

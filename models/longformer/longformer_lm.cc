@@ -75,13 +75,11 @@ int64_t dilated_heads(const LongformerLMConfig& c) {
 }
 
 void check(const LongformerLMConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff}});
   require_count(kName, "n_layer", c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
   for (int64_t i = 0; i < c.n_layer; ++i) {

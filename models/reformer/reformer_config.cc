@@ -72,13 +72,11 @@ void ReformerConfig::check() const {
     require_positive(kName, name, value);
   }
   require_count(kName, "n_layer", n_layer);
-  for (const auto& [name, value] : {std::pair{"d_head", d_head},
-                                    {"look_back", look_back},
-                                    {"look_ahead", look_ahead},
-                                    {"local_back", local_back},
-                                    {"local_ahead", local_ahead}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(kName, {{"d_head", d_head},
+                               {"look_back", look_back},
+                               {"look_ahead", look_ahead},
+                               {"local_back", local_back},
+                               {"local_ahead", local_ahead}});
   require(d_head > 0 || d_model % n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", d_model, n_head);
   require(full_below >= -1, kName, "full_below is {}; expected tokens, 0, or -1: by itself",

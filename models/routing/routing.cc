@@ -78,15 +78,13 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 }
 
 void check(const RoutingConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"clusters", c.clusters},
-                                    {"window", c.window},
-                                    {"local_block", c.local_block}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"clusters", c.clusters},
+                           {"window", c.window},
+                           {"local_block", c.local_block}});
   require_count(kName, "n_layer", c.n_layer);
   require_not_negative(kName, "local_heads", c.local_heads);
   require_not_negative(kName, "routing_heads", c.routing_heads);
@@ -99,14 +97,12 @@ void check(const RoutingConfig& c) {
           "local_clip is {} and routing_clip is {}; expected 0 or more, or -1", c.local_clip,
           c.routing_clip);
   require(c.decay >= 0 && c.decay <= 1, kName, "decay is {}; expected 0 to 1", c.decay);
-  for (const auto& [name, value] : {std::pair{"scatter_eps", c.scatter_eps},
-                                    {"reseed_below", c.reseed_below},
-                                    {"commitment", c.commitment},
-                                    {"init_std", c.init_std},
-                                    {"embed_std", c.embed_std},
-                                    {"head_std", c.head_std}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(kName, {{"scatter_eps", c.scatter_eps},
+                               {"reseed_below", c.reseed_below},
+                               {"commitment", c.commitment},
+                               {"init_std", c.init_std},
+                               {"embed_std", c.embed_std},
+                               {"head_std", c.head_std}});
   require_share(kName, "dropout", c.dropout);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
   require_head(kName, c.token_head);

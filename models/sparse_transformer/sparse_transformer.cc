@@ -39,15 +39,13 @@ bool can_merge(const std::vector<IndexSet>& sets) {
 }
 
 void check(const SparseTransformerConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"n_max", c.n_max},
-                                    {"stride", c.stride}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"n_max", c.n_max},
+                           {"stride", c.stride}});
   require_count(kName, "n_layer", c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
   const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);

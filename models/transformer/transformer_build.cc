@@ -39,26 +39,22 @@ Scheme token_scheme(const TransformerConfig& c) {
 }
 
 void check(const TransformerConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"n_max", c.n_max},
-                                    {"n_target", c.n_target}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff},
+                           {"n_max", c.n_max},
+                           {"n_target", c.n_target}});
   require_count(kName, "n_layer", c.n_layer);
   require_count(kName, "n_target", c.n_target);
-  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
-                                    {"d_embed", c.d_embed},
-                                    {"source_vocab", c.source_vocab},
-                                    {"position_offset", c.position_offset},
-                                    {"source_n_max", c.source_n_max},
-                                    {"token_types", c.token_types},
-                                    {"classes", c.classes}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(kName, {{"d_head", c.d_head},
+                               {"d_embed", c.d_embed},
+                               {"source_vocab", c.source_vocab},
+                               {"position_offset", c.position_offset},
+                               {"source_n_max", c.source_n_max},
+                               {"token_types", c.token_types},
+                               {"classes", c.classes}});
   require(c.position_offset == 0 || c.positions == Positions::learned, kName,
           "position_offset needs positions = learned");
   require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,

@@ -68,21 +68,16 @@ int64_t head_width(const TransformerXLConfig& c) {
 }
 
 void check(const TransformerXLConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", c.vocab},
+                           {"n_layer", c.n_layer},
+                           {"n_head", c.n_head},
+                           {"d_model", c.d_model},
+                           {"d_ff", c.d_ff}});
   require_count(kName, "n_layer", c.n_layer);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
-                                    {"mem_len", c.mem_len},
-                                    {"window", c.window},
-                                    {"clamp", c.clamp}}) {
-    require_not_negative(kName, name, value);
-  }
+  require_not_negative(
+      kName,
+      {{"d_head", c.d_head}, {"mem_len", c.mem_len}, {"window", c.window}, {"clamp", c.clamp}});
   require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
           c.d_model);
   require(!c.phantom_zero_memory || c.mem_len > 0, kName,

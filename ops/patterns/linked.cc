@@ -318,6 +318,12 @@ class Structure {
 
 }  // namespace
 
+LinkedPatterns LinkedPatterns::of_layer(int64_t i) const {
+  LinkedPatterns one = *this;
+  if (!more.empty()) one.more = {more[static_cast<size_t>(i)]};
+  return one;
+}
+
 LinkedPatterns patterns::linked(const LinkedOptions& options, const LinkedStructure& structure,
                                 int64_t batch, int64_t n_l, int64_t n_g, Device device) {
   return Structure(options, structure, batch, n_l, n_g, device).patterns();

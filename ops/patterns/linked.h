@@ -72,6 +72,11 @@ struct LinkedOptions {
 /// of the global side globals, then long tokens.
 struct LinkedPatterns {
   AttentionPattern long_side, global_side;
+  /// More long keys of long queries for each layer, none of them in long_side; empty: none.
+  std::vector<AttentionPattern> more = {};
+
+  /// Returns the patterns of one layer, with at most one in `more`.
+  LinkedPatterns of_layer(int64_t i) const;
 };
 
 namespace patterns {

@@ -436,8 +436,8 @@ TEST(BigBird, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
   randomise(etc, 0.3, 5);
   copy_parameters(etc, model);
   const Tensor tokens = some_tokens(2, 29, c.vocab - 2), targets = some_tokens(2, 29, c.vocab, 2);
-  const EtcStreams y = model.forward(model.plain(tokens), Pass{});
-  const EtcStreams z = etc.forward(etc.plain(tokens), Pass{});
+  const LinkedStreams y = model.forward(model.plain(tokens), Pass{});
+  const LinkedStreams z = etc.forward(etc.plain(tokens), Pass{});
   EXPECT_TRUE(same_bits(y.l, z.l));
   EXPECT_TRUE(same_bits(y.g, z.g));
   backward(model.loss(tokens, targets, {}, Pass{}).loss);
@@ -475,12 +475,12 @@ TEST(BigBird, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
       Etc model(c, f64);
       randomise(model, 0.3, 5);
       const EtcInputs in = links.inputs(c);
-      const auto weighed = [](const EtcStreams& x) {
+      const auto weighed = [](const LinkedStreams& x) {
         std::vector<double> w(static_cast<size_t>(x.l.numel()));
         for (size_t i = 0; i < w.size(); ++i) w[i] = std::cos(static_cast<double>(i));
         return sum(mul(x.l, Tensor::from(w, x.l.shape())));
       };
-      const EtcStreams y = model.forward(in, Pass{}), z = dense_encoder(c, model, in, links);
+      const LinkedStreams y = model.forward(in, Pass{}), z = dense_encoder(c, model, in, links);
       EXPECT_LE(distance(y.l, z.l), 1e-11) << block << " " << n_l;
       EXPECT_LE(distance(y.g, z.g), 1e-11);
       backward(weighed(y));

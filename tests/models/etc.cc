@@ -48,7 +48,7 @@ Tensor weighed(const Tensor& x) {
   for (size_t i = 0; i < w.size(); ++i) w[i] = std::cos(static_cast<double>(3 * i + 1));
   return sum(mul(x, cast(Tensor::from(w, x.shape()), x.dtype())));
 }
-Tensor weighed(const EtcStreams& x) { return add(weighed(x.l), mul(weighed(x.g), 0.7)); }
+Tensor weighed(const LinkedStreams& x) { return add(weighed(x.l), mul(weighed(x.g), 0.7)); }
 
 using Gradients = std::map<std::string, Tensor>;
 Gradients gradients(Module& model, const Tensor& loss) {
@@ -74,7 +74,7 @@ void expect_dense(const EtcConfig& c, const Links& links, const std::string& wha
   SCOPED_TRACE(what + fmt::format(", {} long and {} global tokens", links.n_l, links.n_g));
   Etc model = made(c);
   const EtcInputs in = links.inputs(c);
-  const EtcStreams y = model.forward(in, Pass{}), z = dense_encoder(c, model, in, links);
+  const LinkedStreams y = model.forward(in, Pass{}), z = dense_encoder(c, model, in, links);
   EXPECT_LE(distance(y.l, z.l), 1e-11);
   EXPECT_LE(distance(y.g, z.g), 1e-11);
   const Gradients dy = gradients(model, weighed(y)), dz = gradients(model, weighed(z));
@@ -207,7 +207,7 @@ TEST(Etc, Test1_DenseLimitIsAStandardEncoder) {
     EXPECT_TRUE(lift(named_parameters(standard), etc).empty());
 
     const EtcInputs in{.tokens = some_tokens(2, n_l, 23), .globals = some_tokens(2, n_g, 23, 3)};
-    const EtcStreams y = etc.forward(in, Pass{});
+    const LinkedStreams y = etc.forward(in, Pass{});
     const Tensor all = concat({y.g, y.l}, 1);
     const Tensor x = standard.forward({.tokens = concat({in.globals, in.tokens}, 1)}, Pass{});
     EXPECT_LE(distance(all, x), 1e-12);
@@ -279,7 +279,8 @@ TEST(Etc, Test3_LabelsOfDistances) {
 
 TEST(Etc, Test4_PairsAreCountedAsTheFormulaSays) {
   const auto counted = [](const EtcConfig& c, const Links& s) {
-    const EtcPatterns p = etc_patterns(c, s.inputs(c).structure, s.batch, s.n_l, s.n_g, Device{});
+    const LinkedPatterns p =
+        etc_patterns(c, s.inputs(c).structure, s.batch, s.n_l, s.n_g, Device{});
     int64_t long_pairs = 0, global_pairs = 0;
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t i = 0; i < s.n_l; ++i) {
@@ -318,7 +319,7 @@ TEST(Etc, Test4_PairsAreCountedAsTheFormulaSays) {
   }
   EtcConfig base = etc_preset("base");
   base.hard_g2l = false;
-  const EtcPatterns p = etc_patterns(base, {}, 1, 4096, 230, Device{});
+  const LinkedPatterns p = etc_patterns(base, {}, 1, 4096, 230, Device{});
   EXPECT_EQ(count_pairs(p.long_side, 4096, 4096, 230, 0, 0).attended +
                 count_pairs(p.global_side, 230, 230, 4096, 0, 0).attended,
             2'622'144);
@@ -351,7 +352,8 @@ TEST(Etc, Test5_ContextsHaveNoOrder) {
     return in;
   };
   const Etc model = made(c);
-  const EtcStreams x = model.forward(input(false), Pass{}), y = model.forward(input(true), Pass{});
+  const LinkedStreams x = model.forward(input(false), Pass{}),
+                      y = model.forward(input(true), Pass{});
   const auto turned = [](const Tensor& t, int64_t first) {
     return concat({slice(t, 1, first), narrow(t, 1, 0, first)}, 1);
   };
@@ -368,7 +370,7 @@ TEST(Etc, Test6_PackedExamplesAreSeparateRows) {
   s.global_example.resize(static_cast<size_t>(s.n_g));
   const Etc model = made(c);
   const EtcInputs in = s.inputs(c);
-  const EtcStreams all = model.forward(in, Pass{});
+  const LinkedStreams all = model.forward(in, Pass{});
   for (const int64_t example : {4, 2}) {
     Links one;
     int64_t first = -1, first_global = -1;
@@ -384,7 +386,7 @@ TEST(Etc, Test6_PackedExamplesAreSeparateRows) {
     }
     EtcInputs alone = one.inputs(c);
     alone.tokens = contiguous(narrow(in.tokens, 1, first, one.n_l));
-    const EtcStreams y = model.forward(alone, Pass{});
+    const LinkedStreams y = model.forward(alone, Pass{});
     EXPECT_LE(distance(contiguous(narrow(all.l, 1, first, one.n_l)), y.l), 1e-13) << example;
     EXPECT_LE(distance(contiguous(narrow(all.g, 1, first_global, one.n_g)), y.g), 1e-13);
   }
@@ -397,9 +399,9 @@ TEST(Etc, Test7_RelationTables) {
   EtcAttention attention(c, f64);
   randomise(attention, 0.3, 3);
   const Etc model = made(c);
-  const EtcPatterns see = etc_patterns(c, in.structure, 2, s.n_l, s.n_g, Device{});
-  const EtcStreams h = model.forward(in, Pass{});
-  const EtcStreams x{h.l.detach(), h.g.detach()};
+  const LinkedPatterns see = etc_patterns(c, in.structure, 2, s.n_l, s.n_g, Device{});
+  const LinkedStreams h = model.forward(in, Pass{});
+  const LinkedStreams x{h.l.detach(), h.g.detach()};
   EXPECT_EQ(check_parameter_gradients(
                 attention, [&] { return weighed(attention.forward(x, see, Pass{})); }, 200),
             "");
@@ -414,8 +416,8 @@ TEST(Etc, Test7_RelationTables) {
     Tensor to = parameter(plain, p.name);
     assign(to, p.tensor.to_vector<double>());
   }
-  const EtcStreams with = attention.forward(x, see, Pass{}),
-                   without = plain.forward(x, see, Pass{});
+  const LinkedStreams with = attention.forward(x, see, Pass{}),
+                      without = plain.forward(x, see, Pass{});
   EXPECT_LE(distance(with.l, without.l), 1e-14);
   EXPECT_LE(distance(with.g, without.g), 1e-14);
 }
@@ -439,7 +441,7 @@ TEST(Etc, Test8_SharingTiesWeights) {
     for (NamedTensor& p : named_parameters(separate)) {
       assign(p.tensor, parameter(shared, shared_name(p.name)).to_vector<double>());
     }
-    const EtcStreams x = shared.forward(in, Pass{}), y = separate.forward(in, Pass{});
+    const LinkedStreams x = shared.forward(in, Pass{}), y = separate.forward(in, Pass{});
     EXPECT_LE(distance(x.l, y.l), 1e-13);
     const Gradients dx = gradients(shared, weighed(x)), dy = gradients(separate, weighed(y));
     Gradients sums;
@@ -612,7 +614,7 @@ TEST(Etc, Heads) {
   EtcInputs in = s.inputs(c);
   in.global_features = full({2, s.n_g, 4}, 0.5, DType::f64);
   const auto loss = [&] {
-    const EtcStreams x = model.forward(in, Pass{});
+    const LinkedStreams x = model.forward(in, Pass{});
     const Tensor phrases = model.score_phrases(x);  // [2, 7, 3]
     EXPECT_EQ(to_string(phrases.shape()), "[2, 7, 3]");
     EXPECT_TRUE(std::isinf(phrases.to_vector<double>()[5 * 3 + 2]));
@@ -621,7 +623,7 @@ TEST(Etc, Heads) {
                add(weighed(model.tag_globals(x)), weighed(narrow(phrases, 1, 0, 5))));
   };
   EXPECT_EQ(check_parameter_gradients(model, loss, 3), "");
-  const EtcStreams x = model.forward(in, Pass{});
+  const LinkedStreams x = model.forward(in, Pass{});
   EXPECT_EQ(to_string(model.spans(x).shape()), "[2, 7, 2]");
   EXPECT_EQ(to_string(model.classify(x, Pass{}).shape()), "[2, 5]");
   EXPECT_EQ(model.tag_globals(x).dim(1), s.n_g);
@@ -687,10 +689,10 @@ TEST(Etc, HierarchyOfGlobals) {
 TEST(Etc, OneStreamAlone) {
   const EtcConfig c = tiny();
   const Etc model = made(c);
-  const EtcStreams l = model.forward({.tokens = some_tokens(2, 9, 20)}, Pass{});
+  const LinkedStreams l = model.forward({.tokens = some_tokens(2, 9, 20)}, Pass{});
   EXPECT_EQ(to_string(l.l.shape()), "[2, 9, 16]");
   EXPECT_FALSE(l.g);
-  const EtcStreams g = model.forward({.globals = some_tokens(2, 3, 20)}, Pass{});
+  const LinkedStreams g = model.forward({.globals = some_tokens(2, 3, 20)}, Pass{});
   EXPECT_EQ(to_string(g.g.shape()), "[2, 3, 16]");
   EXPECT_FALSE(g.l);
 }

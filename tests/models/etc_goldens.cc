@@ -31,7 +31,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
                                       {"link_class", &s.link_class}}) {
     *tensor = file[std::string("structure.") + field];
   }
-  const EtcStreams y = model.forward(in, Pass{});
+  const LinkedStreams y = model.forward(in, Pass{});
   file.expect("output.long", y.l, tolerance);
   file.expect("output.global", y.g, tolerance);
   file.expect("output.logits", model.head(y.l), tolerance);

@@ -144,15 +144,15 @@ struct Dense {
     return pre ? y : p.norm(at + "norm1", y, c.norm_eps);
   }
 
-  EtcStreams layer(int64_t i, const EtcStreams& x) const {
+  LinkedStreams layer(int64_t i, const LinkedStreams& x) const {
     const std::string at = "layers." + std::to_string(i) + ".";
     const bool pre = c.norm == NormPlace::pre;
     const auto norm = [&](const char* which, const Tensor& t) {
       return p.norm(at + which, t, c.norm_eps);
     };
     const Tensor l = pre ? norm("norm_long", x.l) : x.l, g = pre ? norm("norm_global", x.g) : x.g;
-    EtcStreams y{add(x.l, side(i, at + "attention.", false, l, l, g)),
-                 add(x.g, side(i, at + "attention.", true, g, l, g))};
+    LinkedStreams y{add(x.l, side(i, at + "attention.", false, l, l, g)),
+                    add(x.g, side(i, at + "attention.", true, g, l, g))};
     if (!pre) y = {norm("norm_long", y.l), norm("norm_global", y.g)};
     return {feed_forward(at + (c.share_ff ? "" : "long_") + "feed_forward.", y.l),
             feed_forward(at + (c.share_ff ? "" : "global_") + "feed_forward.", y.g)};
@@ -226,8 +226,8 @@ Links sentences(int64_t batch, int64_t n_l) {
   return s;
 }
 
-EtcStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
-                         const Links& links) {
+LinkedStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
+                            const Links& links) {
   const Parameters p(model);
   const auto embed = [&](const Tensor& ids, int64_t type, const char* norm) {
     Tensor x = embedding(p["embed.token.weight"], ids);
@@ -235,7 +235,7 @@ EtcStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
     if (c.token_types > 0) x = add(x, select(p["embed.type.weight"], 0, type));
     return p.norm(std::string("embed.") + norm, x, c.norm_eps);
   };
-  EtcStreams x{embed(in.tokens, 1, "norm_long"), embed(in.globals, 0, "norm_global")};
+  LinkedStreams x{embed(in.tokens, 1, "norm_long"), embed(in.globals, 0, "norm_global")};
   const Dense dense{c, p, links};
   for (int64_t i = 0; i < c.n_layer; ++i) x = dense.layer(i, x);
   if (c.norm == NormPlace::post) return x;

@@ -33,7 +33,7 @@ Links sentences(int64_t batch, int64_t n_l);
 
 /// Computes the encoder from its definition: dense scores with a table of labels for every pair, in
 /// plain ops. Reads the model's parameters by name. Rows with no visible key get zero.
-EtcStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
-                         const Links& links);
+LinkedStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
+                            const Links& links);
 
 }  // namespace longspan::test

@@ -32,7 +32,7 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
   m.macs = [c](int64_t l) {
     int64_t random = 0;
     if (c.n_random > 0) {
-      for (const AttentionPattern& p : etc_random_blocks(c, l, {})) {
+      for (const AttentionPattern& p : etc_patterns(c, {}, 1, l, 1, {}).more) {
         random += attended_pairs(p, 1, c.n_head, l, l);
       }
     }

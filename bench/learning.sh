@@ -98,6 +98,25 @@ compare_compressions() {
   done
 }
 
+# compare_heads STEPS DIR: a line for routing heads beside local ones, and for as many parameters with
+# local heads alone, for each seed. Centroids are parameters too: routing gets a narrower inner layer.
+compare_heads() {
+  local steps=$1 dir=$2 run_of what seed parameters valid test options
+  for run_of in {routing,local}-1 {routing,local}-2 {routing,local}-3; do
+    what=${run_of%-*} seed=${run_of#*-} out=$dir/$run_of
+    case "$what" in
+      routing) options=(--set model.centroid_init=data --set model.select=argmax_recent --set model.d_ff=261) ;;
+      local) options=(--set model.routing_layers=0) ;;
+    esac
+    train_to "$steps" --seed "$seed" "${options[@]}" >&2
+    score test >&2
+    parameters=$(sed 's/.*"parameters":\([0-9]*\).*/\1/' "$out/summary.json")
+    valid=$(sed 's/.*"valid_bpb":\([0-9.]*\).*/\1/' "$out/summary.json")
+    test=$(tail -n 1 "$out/evals.jsonl" | sed 's/.*"test_bpb":\([0-9.]*\).*/\1/')
+    echo "{\"heads\":\"$what\",\"seed\":$seed,\"steps\":$steps,\"parameters\":$parameters,\"valid_bpb\":$valid,\"test_bpb\":$test}"
+  done
+}
+
 # compare_projections DIR: a line for each way to project keys and values, and for full attention, of
 # two layers of 64 over 64 bytes; 16 rows unless the name says how many.
 compare_projections() {
@@ -401,6 +420,10 @@ case "$family" in
     esac
     train_to 2000
     score test ;;
+  routing-seeds) # routing and local heads with as many parameters, over three seeds: heads.jsonl
+    mkdir -p "$out"
+    run+=(--model routing:small --task wikixml --threads 1 --eval-every 500)
+    compare_heads 2000 "$out" | tee "$out/heads.jsonl" ;;
   transformer-queries | performer-queries) # 4 values by their keys
     run+=(--task multi-query-recall --length 64 --batch 256 --layers 2 --lr 2e-3 --set model.vocab=64 --threads 1)
     run+=(--set model.d_model=64 --set model.d_ff=128 --set eval_every=0)

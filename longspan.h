@@ -98,6 +98,7 @@
 #include "nn/init.h"
 #include "nn/layer.h"
 #include "nn/layers.h"
+#include "nn/linked_stack.h"
 #include "nn/memory_policy.h"
 #include "nn/module.h"
 #include "nn/nearest.h"

@@ -101,8 +101,8 @@ struct PooledHead : Module {
   Linear classifier;  ///< [classes, D]
 };
 
-/// Scores of phrases of 1 to n tokens, each length with layers of its own, as ETC
-/// has them for OpenKP \cite ainslie2020 .
+/// Scores of phrases of 1 to n tokens, with layers for each length, as ETC has for OpenKP
+/// \cite ainslie2020 .
 struct PhraseHead : Module {
   PhraseHead() = default;
   PhraseHead(int64_t width, int64_t longest, Activation f, const Init& init, const Scheme& weights);

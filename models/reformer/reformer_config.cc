@@ -1,7 +1,6 @@
 // Defaults and checks of a Reformer's configuration.
 
 #include <algorithm>
-#include <utility>
 
 #include "models/reformer/reformer.h"
 
@@ -60,17 +59,15 @@ std::string_view ReformerConfig::extend_positions(int64_t length) {
 }
 
 void ReformerConfig::check() const {
-  for (const auto& [name, value] : {std::pair{"vocab", vocab},
-                                    {"n_layer", n_layer},
-                                    {"n_head", n_head},
-                                    {"d_model", d_model},
-                                    {"d_ff", d_ff},
-                                    {"n_max", n_max},
-                                    {"rounds", rounds},
-                                    {"chunk", chunk},
-                                    {"local_chunk", local_keys()}}) {
-    require_positive(kName, name, value);
-  }
+  require_positive(kName, {{"vocab", vocab},
+                           {"n_layer", n_layer},
+                           {"n_head", n_head},
+                           {"d_model", d_model},
+                           {"d_ff", d_ff},
+                           {"n_max", n_max},
+                           {"rounds", rounds},
+                           {"chunk", chunk},
+                           {"local_chunk", local_keys()}});
   require_count(kName, "n_layer", n_layer);
   require_not_negative(kName, {{"d_head", d_head},
                                {"look_back", look_back},

@@ -319,7 +319,7 @@ class Structure {
 }  // namespace
 
 LinkedPatterns LinkedPatterns::of_layer(int64_t i) const {
-  LinkedPatterns one = *this;
+  LinkedPatterns one{long_side, global_side};
   if (!more.empty()) one.more = {more[static_cast<size_t>(i)]};
   return one;
 }

@@ -12,11 +12,20 @@ namespace longspan::kernels {
 /// and every pair has a label. All tensors are i32 and contiguous.
 template <class X>
 struct EdgeTablesOf {
-  /// [blocks, 5]: first row, rows (at most kEdgeBlockRows), first run, runs of each row, and 1 if
-  /// the rows are best computed together, because their runs of the same number have nearly the
-  /// same keys. The blocks cover all rows, in any order. Run o of the r-th row of a block is run
-  /// first_run + r runs + o.
+  /// [blocks, kEdgeBlockFields]: first row, rows (at most kEdgeBlockRows), first run, runs of each
+  /// row; then first key and keys, first group and groups, first label and labels of the three
+  /// tables below. Blocks without keys there are computed row by row. The blocks cover all rows, in
+  /// any order. Run o of the r-th row of a block is run first_run + r runs + o.
   X blocks;
+  /// For blocks whose rows are best computed together, since they attend to nearly the same keys.
+  /// [n, 2]: a key, and the rows of the block that attend to it, bit r for the r-th. The keys of a
+  /// block are distinct and ascend.
+  X keys;
+  /// [n, 5]: a run that some rows of a block have in common: its first key and its number of keys,
+  /// its first label, both as numbers in the block, 1 if key t of it has the t-th label from there
+  /// on or 0 if all keys have that label, and these rows as bits.
+  X groups;
+  X used_labels;  ///< [n]: labels of blocks; blocks with the same labels share them
   /// [runs, 3]: first key, keys, label list. Key t of a run has the label labels[list + t]; with a
   /// list below 0 every key has the label -1 - list. Runs of a row are disjoint; one may be empty.
   X runs;
@@ -38,6 +47,9 @@ struct EdgeTablesOf {
   template <class F, class... Tables>
   static void visit_tensors(F&& f, Tables&... tables) {
     f(tables.blocks...);
+    f(tables.keys...);
+    f(tables.groups...);
+    f(tables.used_labels...);
     f(tables.runs...);
     f(tables.labels...);
     f(tables.parts...);
@@ -52,9 +64,9 @@ struct EdgeTablesOf {
 /// The tables as kernels read them.
 using EdgeTables = EdgeTablesOf<ConstView>;
 
-/// Rows of a block, at most; and runs of a row, keys and labels of a block whose rows are computed
-/// together.
-inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockRuns = 64, kEdgeBlockKeys = 4096;
+/// Rows of a block, and keys and labels of one whose rows are computed together, at most.
+inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockKeys = 4096;
+inline constexpr int64_t kEdgeBlockFields = 10;
 
 /// Pairs of a piece of a row or key, at most.
 inline constexpr int64_t kEdgePiecePairs = 2048;

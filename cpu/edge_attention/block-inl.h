@@ -11,8 +11,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "cpu/attention/plan.h"
@@ -56,117 +56,82 @@ struct Head {
 struct Tables {
   explicit Tables(const kernels::EdgeTables& t)
       : blocks(t.blocks.as<int32_t>()),
+        keys(t.keys.as<int32_t>()),
+        groups(t.groups.as<int32_t>()),
+        used_labels(t.used_labels.as<int32_t>()),
         runs(t.runs.as<int32_t>()),
         labels(t.labels.as<int32_t>()) {}
-  const int32_t *blocks, *runs, *labels;
+  const int32_t *blocks, *keys, *groups, *used_labels, *runs, *labels;
+};
+
+/// Rows of a block that have a run in common: its keys and labels, as numbers in the block.
+struct Group {
+  int64_t key, keys, label;
+  int64_t step;  ///< from the label of a key to that of the next
+  uint32_t rows;
 };
 
 /// One block of a layout.
-struct Block {
-  Block(const Tables& t, int64_t i)
-      : first(t.blocks[5 * i]),
-        rows(t.blocks[5 * i + 1]),
-        first_run(t.blocks[5 * i + 2]),
-        runs(t.blocks[5 * i + 3]),
-        together(t.blocks[5 * i + 4] != 0) {}
-  const int32_t* run(const Tables& t, int64_t r, int64_t o) const {
-    return t.runs + 3 * (first_run + r * runs + o);
-  }
-  int64_t first, rows, first_run, runs;
-  bool together;
-};
-
-/// The keys of the runs of one number in a block: key c of it is key first + c.
-template <class T>
-struct KeySegment {
-  int64_t first = 0, keys = 0;
-  int64_t at = 0;          // its place among the keys of the block
-  bool one_label = false;  // each row has one label, label[row]
-  bool aligned = false;    // the labels of all rows are equally far from their keys
-  int64_t same_shift = 0;  // that distance
-  int64_t common_begin = 0, common_end = 0;  // keys that all rows have
-  // For each row: its keys of the segment, and the place of the label of key 0 in the labels held.
-  alignas(64) T begin[kRows], end[kRows];
-  int32_t from[kRows], to[kRows], shift[kRows], label[kRows];
-};
-
-/// Labels as rows of the relation table, held from block to block since most blocks have the same.
-template <class T>
-class HeldLabels {
+class Block {
  public:
-  static constexpr int64_t kLists = 128;
+  Block(const Tables& tables, int64_t i) : tables_(tables) {
+    const int32_t* const at = tables.blocks + kernels::kEdgeBlockFields * i;
+    first = at[0];
+    rows = at[1];
+    first_run_ = at[2];
+    runs = at[3];
+    keys_ = tables.keys + 2 * at[4];
+    keys = at[5];
+    groups_ = tables.groups + 5 * at[6];
+    groups = at[7];
+    labels_ = tables.used_labels + at[8];
+    labels = at[9];
+  }
 
-  HeldLabels(T* rows, int64_t capacity, int64_t d) : rows_(rows), capacity_(capacity), d_(d) {}
+  bool together() const { return keys > 0; }
+  /// Run o of row r.
+  const int32_t* run(int64_t r, int64_t o) const {
+    return tables_.runs + 3 * (first_run_ + r * runs + o);
+  }
+  /// The rows that attend to key i are bits.
+  int64_t key(int64_t i) const { return keys_[2 * i]; }
+  uint32_t rows_of_key(int64_t i) const { return static_cast<uint32_t>(keys_[2 * i + 1]); }
+  int64_t label(int64_t i) const { return labels_[i]; }
+  Group group(int64_t i) const {
+    const int32_t* const x = groups_ + 5 * i;
+    return {x[0], x[1], x[2], x[3], static_cast<uint32_t>(x[4])};
+  }
 
-  void forget() { count_ = used_ = 0; }
-  /// Begins a block, in which nothing is computed yet.
-  void begin_block() {
-    for (int64_t i = 0; i < count_; ++i) lists_[i].begin = lists_[i].end = 0;
-  }
-  /// Holds labels lo .. hi of the layout's lists: label l is at `place` + l. Calls compute(place,
-  /// n) for places that are not computed yet in this block. Returns false if there is no space
-  /// left: then forget() and begin again.
-  template <class F>
-  bool hold(const int32_t* labels, const T* relation, int64_t lo, int64_t hi, int64_t& place,
-            F&& compute) {
-    int64_t i = 0;
-    while (i < count_ && (lists_[i].lo > lo || lists_[i].hi < hi)) ++i;
-    if (i == count_) {
-      if (count_ == kLists || used_ + hi - lo > capacity_) return false;
-      lists_[count_++] = {lo, hi, used_, 0, 0};
-      for (int64_t l = lo; l < hi; ++l) {
-        std::memcpy(rows_ + (used_ + l - lo) * d_, relation + labels[l] * d_,
-                    static_cast<size_t>(d_) * sizeof(T));
-      }
-      used_ += hi - lo;
-    }
-    List& list = lists_[i];
-    place = list.at - list.lo;
-    const bool none = list.end == list.begin;
-    if (none || lo < list.begin || hi > list.end) {
-      list.begin = none ? lo : std::min(lo, list.begin);
-      list.end = none ? hi : std::max(hi, list.end);
-      compute(place + list.begin, list.end - list.begin);
-    }
-    return true;
-  }
-  /// Calls f(first label of the lists, place, n) for what was computed in this block.
-  template <class F>
-  void for_computed(F&& f) const {
-    for (int64_t i = 0; i < count_; ++i) {
-      const List& x = lists_[i];
-      if (x.end > x.begin) f(x.begin, x.at + x.begin - x.lo, x.end - x.begin);
-    }
-  }
-  const T* row(int64_t place) const { return rows_ + place * d_; }
-  int64_t capacity() const { return capacity_; }
+  int64_t first, rows, runs;
+  int64_t keys, groups, labels;
 
  private:
-  struct List {
-    int64_t lo = 0, hi = 0, at = 0;
-    int64_t begin = 0, end = 0;  // computed in this block
-  };
-  T* rows_;
-  int64_t capacity_, d_, count_ = 0, used_ = 0;
-  std::array<List, kLists> lists_;
+  const Tables& tables_;
+  int64_t first_run_;
+  const int32_t *keys_, *groups_, *labels_;
 };
 
+/// Returns which rows of a vector have their bit, for rows from `row` on.
+template <class T>
+HWY_INLINE hn::Mask<Tag<T>> mask_of(uint32_t rows, int64_t row) {
+  const auto part = static_cast<uint16_t>(rows >> row);
+  uint8_t bits[8] = {static_cast<uint8_t>(part), static_cast<uint8_t>(part >> 8)};
+  return hn::LoadMaskBits(Tag<T>(), bits);
+}
+
 /// Computes blocks of rows together. Scores and all that is made of them have one row of kRows
-/// lanes for each key.
+/// lanes for each key of the block.
 template <class T>
 class BlockTask {
  public:
   /// `backward`: whether backward() will be called, which needs more workspace.
   BlockTask(const kernels::EdgeAttentionInputs& in, bool backward, Slab<T>& slab)
-      : tables_(in.edges),
-        dropout_(in.dropout),
+      : dropout_(in.dropout),
         d_(in.q.dim(3)),
         width_(in.v.dim(3)),
         q_(slab.take(kRows * d_)),
         q_lanes_(slab.take(kRows * d_)),
-        held_(slab.take(in.relation ? 2 * in.block_labels * d_ : 0),
-              in.relation ? 2 * in.block_labels : 0, d_),
-        label_scores_(slab.take(in.relation ? 2 * in.block_labels * kRows : 0)),
+        label_scores_(slab.take(in.relation ? in.block_labels * kRows : 0)),
         scores_(slab.take(in.block_keys * kRows)),
         keep_(slab.take(in.dropout.p > 0 ? in.block_keys * kRows : 0)),
         keep_row_(slab.take(in.dropout.p > 0 ? KeepRow<T>::kSize + in.block_keys : 0)),
@@ -175,19 +140,20 @@ class BlockTask {
     slopes_ = slab.take(in.block_keys * kRows);
     dout_ = slab.take(kRows * width_);
     dout_lanes_ = slab.take(kRows * width_);
-    label_slopes_ = slab.take(in.relation ? 2 * in.block_labels * kRows : 0);
+    label_slopes_ = slab.take(in.relation ? in.block_labels * kRows : 0);
   }
 
   void forward(const Head<T>& head, const Block& block) {
     head_ = &head;
-    load(block);
-    find_scores(block);
+    block_ = &block;
+    load();
+    find_scores();
     find_top();
     const Tag<T> tag;
     for (int64_t row = 0; row < kRows; row += kWidth<T>) {
       const auto top = hn::Load(tag, top_ + row);
       auto sum = hn::Zero(tag);
-      for (int64_t c = 0; c < count_; ++c) {
+      for (int64_t c = 0; c < block.keys; ++c) {
         T* const at = scores_ + c * kRows + row;
         const auto p = simd::exp_nonpositive(tag, hn::Sub(hn::Load(tag, at), top));
         sum = hn::Add(sum, p);
@@ -196,11 +162,11 @@ class BlockTask {
       hn::Store(sum, tag, sum_ + row);
     }
     if (dropout_.p > 0) {
-      draw(block);
-      for (int64_t i = 0; i < count_ * kRows; ++i) scores_[i] *= keep_[i];
+      draw();
+      for (int64_t i = 0; i < block.keys * kRows; ++i) scores_[i] *= keep_[i];
     }
-    for_tiles(block, [&](int64_t first, int64_t rows) {
-      mix(scores_, head.v, width_, first);
+    for_tiles([&](int64_t first, int64_t rows) {
+      mix_keys(scores_, head.v, width_, first);
       for (int64_t r = first; r < first + rows; ++r) {
         const T inverse = sum_[r] > 0 ? 1 / sum_[r] : T{0};
         copy_scaled(rows_ + (r - first) * width_, inverse, width_, head.out[block.first + r]);
@@ -212,28 +178,28 @@ class BlockTask {
 
   void backward(const Head<T>& head, const Block& block) {
     head_ = &head;
-    load(block);
-    load_gradient(block);
-    find_scores(block);
-    if (dropout_.p > 0) draw(block);
+    block_ = &block;
+    load();
+    load_gradient();
+    find_scores();
+    if (dropout_.p > 0) draw();
     find_slopes();
     add_to_keys();
-    add_to_rows(block);
+    if (head.relation != nullptr) sum_slopes_by_label();
+    add_to_rows();
+    if (head.relation != nullptr) add_to_labels();
   }
 
  private:
   static constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
 
-  /// Reads rows, keys and values.
-  void load(const Block& block) {
-    std::fill_n(q_, kRows * d_, T{0});
-    for (int64_t r = 0; r < block.rows; ++r) {
-      const T* const from = head_->q[block.first + r];
-      for (int64_t c = 0; c < d_; ++c) q_[r * d_ + c] = from[c] * head_->scale;
+  /// Reads the rows.
+  void load() {
+    for (int64_t r = 0; r < block_->rows; ++r) {
+      copy_scaled(head_->q[block_->first + r], head_->scale, d_, q_ + r * d_);
     }
+    std::fill(q_ + block_->rows * d_, q_ + kRows * d_, T{0});
     as_lanes(q_, d_, q_lanes_);
-    count_ = segments_used_ = 0;
-    for (int64_t o = 0; o < block.runs; ++o) add_segment(block, o);
   }
 
   static void as_lanes(const T* rows, int64_t width, T* lanes) {
@@ -270,148 +236,52 @@ class BlockTask {
       }
     }
   }
-  /// Scores of the block's rows with those of all its keys.
-  void score_keys_of_block(const T* lanes, const Rows<T>& x, int64_t width, T* scores) const {
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      score_block(lanes, x[segment.first], x.stride, segment.keys, width,
-                  scores + segment.at * kRows);
-    }
-  }
   static void copy_scaled(const T* from, T factor, int64_t n, T* to) {
     for (int64_t c = 0; c < n; ++c) to[c] = from[c] * factor;
   }
 
-  /// Adds the keys of the runs of number o, if there are any.
-  void add_segment(const Block& block, int64_t o) {
-    int64_t lo = std::numeric_limits<int64_t>::max(), hi = 0;
-    for (int64_t r = 0; r < block.rows; ++r) {
-      const int32_t* const run = block.run(tables_, r, o);
-      if (run[1] == 0) continue;
-      lo = std::min<int64_t>(lo, run[0]);
-      hi = std::max<int64_t>(hi, run[0] + run[1]);
-    }
-    if (hi <= lo) return;
-    KeySegment<T>& s = segments_[segments_used_++];
-    s.first = lo;
-    s.keys = hi - lo;
-    s.at = count_;
-    s.one_label = false;
-    count_ += s.keys;
-    s.common_begin = 0;
-    s.common_end = s.keys;
-    for (int64_t r = 0; r < kRows; ++r) {
-      const int32_t* const run = r < block.rows ? block.run(tables_, r, o) : nullptr;
-      const bool any = run != nullptr && run[1] > 0;
-      s.from[r] = any ? static_cast<int32_t>(run[0] - lo) : 0;
-      s.to[r] = any ? static_cast<int32_t>(run[0] + run[1] - lo) : 0;
-      s.begin[r] = static_cast<T>(s.from[r]);
-      s.end[r] = static_cast<T>(s.to[r]);
-      s.label[r] = any ? run[2] : 0;
-      s.common_begin = std::max<int64_t>(s.common_begin, s.from[r]);
-      s.common_end = std::min<int64_t>(s.common_end, s.to[r]);
-      if (any && run[2] < 0) s.one_label = true;
-    }
+  /// Finds the scores; those of pairs that do not exist are -inf.
+  void find_scores() {
+    const Tag<T> tag;
+    const Block& block = *block_;
+    const Rows<T> k = head_->k;
+    T* const scores = scores_;
+    const auto hidden = hn::Set(tag, kMinusInfinity);
+    score_block(
+        q_lanes_, block.keys, d_, [&](int64_t i) { return k[block.key(i)]; },
+        [&](int64_t row, int64_t i, hn::Vec<Tag<T>> score) {
+          const auto there = mask_of<T>(block.rows_of_key(i), row);
+          hn::Store(hn::IfThenElse(there, score, hidden), tag, scores + i * kRows + row);
+        });
+    if (head_->relation == nullptr) return;
+    const T* const relation = head_->relation;
+    T* const label_scores = label_scores_;
+    const int64_t d = d_;
+    score_block(
+        q_lanes_, block.labels, d, [&](int64_t i) { return relation + block.label(i) * d; },
+        [&](int64_t row, int64_t i, hn::Vec<Tag<T>> score) {
+          hn::Store(score, tag, label_scores + i * kRows + row);
+        });
+    for_labels([&](int64_t key, int64_t label, hn::Mask<Tag<T>> there) {
+      const auto x = hn::IfThenElseZero(there, hn::Load(tag, label_scores + label));
+      hn::Store(hn::Add(hn::Load(tag, scores + key), x), tag, scores + key);
+    });
   }
 
-  void find_scores(const Block& block) {
-    score_keys_of_block(q_lanes_, head_->k, d_, scores_);
-    if (head_->relation != nullptr) {
-      held_.begin_block();
-      for (int64_t s = 0; s < segments_used_; ++s) {
-        if (segments_[s].one_label || hold(segments_[s])) continue;
-        held_.forget();  // begin again, with nothing held
-        for (int64_t again = 0; again <= s; ++again) {
-          if (!segments_[again].one_label) hold(segments_[again]);
+  /// Calls f(place of a score, place of the score of its label, rows) for every vector of rows
+  /// that have this label for the same key.
+  template <class F>
+  HWY_INLINE void for_labels(F f) const {
+    for (int64_t i = 0; i < block_->groups; ++i) {
+      const Group group = block_->group(i);
+      for (int64_t row = 0; row < kRows; row += kWidth<T>) {
+        const auto there = mask_of<T>(group.rows, row);
+        int64_t key = group.key * kRows + row, label = group.label * kRows + row;
+        for (int64_t t = 0; t < group.keys; ++t, key += kRows, label += group.step * kRows) {
+          f(key, label, there);
         }
       }
-      for (int64_t s = 0; s < segments_used_; ++s) add_labels(segments_[s], block);
     }
-    for (int64_t s = 0; s < segments_used_; ++s) hide(segments_[s]);
-  }
-
-  /// Computes the scores of the labels of a segment, and finds where they are.
-  bool hold(KeySegment<T>& s) {
-    int64_t lo = std::numeric_limits<int64_t>::max(), hi = 0;
-    for (int64_t r = 0; r < kRows; ++r) {
-      if (s.to[r] == s.from[r]) continue;
-      lo = std::min<int64_t>(lo, s.label[r]);
-      hi = std::max<int64_t>(hi, s.label[r] + s.to[r] - s.from[r]);
-    }
-    int64_t place = 0;
-    const bool held =
-        held_.hold(tables_.labels, head_->relation, lo, hi, place, [&](int64_t at, int64_t n) {
-          score_block(q_lanes_, held_.row(at), d_, n, d_, label_scores_ + at * kRows);
-        });
-    if (!held) return false;
-    bool first = true;
-    s.aligned = true;
-    for (int64_t r = 0; r < kRows; ++r) {
-      const bool any = s.to[r] > s.from[r];
-      s.shift[r] = any ? static_cast<int32_t>(place + s.label[r] - s.from[r]) : 0;
-      if (!any) continue;
-      if (first) s.same_shift = s.shift[r];
-      s.aligned = s.aligned && s.shift[r] == s.same_shift;
-      first = false;
-    }
-    return true;
-  }
-
-  void add_labels(const KeySegment<T>& s, const Block& block) {
-    const Tag<T> tag;
-    if (s.one_label) {
-      alignas(64) T each[kRows] = {};
-      for (int64_t r = 0; r < block.rows; ++r) {
-        if (s.to[r] == s.from[r]) continue;
-        each[r] = dot(q_ + r * d_, head_->relation + (-1 - s.label[r]) * d_, d_);
-      }
-      for_scores(s, [&](int64_t, int64_t row, T* at) {
-        hn::Store(hn::Add(hn::Load(tag, at), hn::Load(tag, each + row)), tag, at);
-      });
-      return;
-    }
-    if (s.aligned) {
-      const T* const from = label_scores_ + s.same_shift * kRows;
-      for_scores(s, [&](int64_t c, int64_t row, T* at) {
-        const auto label = hn::Load(tag, from + c * kRows + row);
-        hn::Store(hn::Add(hn::Load(tag, at), label), tag, at);
-      });
-      return;
-    }
-    const hn::RebindToSigned<Tag<T>> integers;
-    using I = hn::TFromD<decltype(integers)>;
-    const auto last = hn::Set(integers, static_cast<I>(held_.capacity() * kRows - 1));
-    alignas(64) I places[kRows];  // of key 0
-    for (int64_t r = 0; r < kRows; ++r) places[r] = static_cast<I>(s.shift[r] * kRows + r);
-    for_scores(s, [&](int64_t c, int64_t row, T* at) {
-      // Rows that do not have the key read some score, which is hidden later.
-      const auto place =
-          hn::Add(hn::Load(integers, places + row), hn::Set(integers, static_cast<I>(c * kRows)));
-      const auto inside = hn::Min(hn::Max(place, hn::Zero(integers)), last);
-      hn::Store(hn::Add(hn::Load(tag, at), hn::GatherIndex(tag, label_scores_, inside)), tag, at);
-    });
-  }
-
-  /// Calls f(c, row, address) for every key c of a segment and every vector of rows.
-  template <class F>
-  HWY_INLINE void for_scores(const KeySegment<T>& s, F&& f) {
-    T* at = scores_ + s.at * kRows;
-    for (int64_t c = 0; c < s.keys; ++c) {
-      for (int64_t row = 0; row < kRows; row += kWidth<T>, at += kWidth<T>) f(c, row, at);
-    }
-  }
-
-  /// Sets the scores of pairs that do not exist to -inf.
-  void hide(const KeySegment<T>& s) {
-    const Tag<T> tag;
-    const auto hidden = hn::Set(tag, kMinusInfinity);
-    for_scores(s, [&](int64_t c, int64_t row, T* at) {
-      if (c >= s.common_begin && c < s.common_end) return;
-      const auto key = hn::Set(tag, static_cast<T>(c));
-      const auto there = hn::And(hn::Ge(key, hn::Load(tag, s.begin + row)),
-                                 hn::Lt(key, hn::Load(tag, s.end + row)));
-      hn::Store(hn::IfThenElse(there, hn::Load(tag, at), hidden), tag, at);
-    });
   }
 
   /// Finds the largest score of each row; 0 for a row without keys.
@@ -419,7 +289,7 @@ class BlockTask {
     const Tag<T> tag;
     for (int64_t row = 0; row < kRows; row += kWidth<T>) {
       auto top = hn::Set(tag, kMinusInfinity);
-      for (int64_t c = 0; c < count_; ++c) {
+      for (int64_t c = 0; c < block_->keys; ++c) {
         top = hn::Max(top, hn::Load(tag, scores_ + c * kRows + row));
       }
       const auto none = hn::Eq(top, hn::Set(tag, kMinusInfinity));
@@ -428,20 +298,19 @@ class BlockTask {
   }
 
   /// Draws which pairs are kept, with the factors of those.
-  void draw(const Block& block) {
+  void draw() {
     const KeepRow<T> keep(dropout_, head_->number);
-    std::fill_n(keep_, count_ * kRows, T{0});
+    std::fill_n(keep_, block_->keys * kRows, T{0});
     HeadSegment all;
     all.keys = std::numeric_limits<int32_t>::max();
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      for (int64_t r = 0; r < block.rows; ++r) {
-        const int64_t n = segment.to[r] - segment.from[r];
-        if (n == 0) continue;
-        const int64_t key = segment.first + segment.from[r], start = key % 4;
-        keep.fill(block.first + r, all, key - start, start, start + n, keep_row_);
-        for (int64_t c = 0; c < n; ++c) {
-          keep_[(segment.at + segment.from[r] + c) * kRows + r] = keep_row_[start + c];
+    for (int64_t i = 0; i < block_->groups; ++i) {
+      const Group group = block_->group(i);
+      const int64_t key = block_->key(group.key), start = key % 4;
+      for (int64_t r = 0; r < block_->rows; ++r) {
+        if ((group.rows >> r & 1) == 0) continue;
+        keep.fill(block_->first + r, all, key - start, start, start + group.keys, keep_row_);
+        for (int64_t t = 0; t < group.keys; ++t) {
+          keep_[(group.key + t) * kRows + r] = keep_row_[start + t];
         }
       }
     }
@@ -449,61 +318,59 @@ class BlockTask {
 
   /// Calls f(first, rows) for tiles of rows.
   template <class F>
-  static void for_tiles(const Block& block, F&& f) {
-    for (int64_t r = 0; r < block.rows; r += kTileRows) {
-      f(r, std::min<int64_t>(kTileRows, block.rows - r));
+  void for_tiles(F&& f) const {
+    for (int64_t r = 0; r < block_->rows; r += kTileRows) {
+      f(r, std::min<int64_t>(kTileRows, block_->rows - r));
     }
   }
 
-  /// rows_[i] = sum over keys of weights[key][first + i] x[key], for a tile of rows; with the held
-  /// labels too if `of_labels` has their weights.
-  void mix(const T* weights, const Rows<T>& x, int64_t width, int64_t first,
-           const T* of_labels = nullptr) {
-    int64_t count = 0;
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      int64_t from = segment.keys, to = 0;
-      for (int64_t r = first; r < first + kTileRows; ++r) {
-        if (segment.to[r] == segment.from[r]) continue;
-        from = std::min<int64_t>(from, segment.from[r]);
-        to = std::max<int64_t>(to, segment.to[r]);
-      }
-      if (to <= from) continue;
-      terms_[count++] = {weights + (segment.at + from) * kRows + first, x[segment.first + from],
-                         x.stride, to - from};
-    }
-    if (of_labels != nullptr) {
-      held_.for_computed([&](int64_t, int64_t place, int64_t n) {
-        terms_[count++] = {of_labels + place * kRows + first, held_.row(place), d_, n};
-      });
+  /// rows_[i] = sum over keys of weights[key][first + i] x[key], for a tile of rows.
+  void mix_keys(const T* weights, const Rows<T>& x, int64_t width, int64_t first) {
+    constexpr uint32_t kTile = (1U << kTileRows) - 1;
+    int64_t n = 0;
+    for (int64_t i = 0; i < block_->keys; ++i) {
+      keys_of_tile_[static_cast<size_t>(n)] = static_cast<int32_t>(i);
+      n += (block_->rows_of_key(i) >> first & kTile) != 0 ? 1 : 0;
     }
     std::fill_n(rows_, kTileRows * width, T{0});
-    add_terms<kTileRows>(terms_.data(), count, 1, kRows, width,
-                         [&](int r) { return rows_ + r * width; });
+    const Block& block = *block_;
+    const int32_t* const keys = keys_of_tile_.data();
+    weights += first;
+    add_terms<T, kTileRows>(
+        n,
+        [&](int64_t i) {
+          return Term<T>{weights + keys[i] * kRows, x[block.key(keys[i])]};
+        },
+        1, width, [&](int r) { return rows_ + r * width; });
   }
 
   /// to(i) += sum over the block's rows from .. end of weights[i][row] x[row], for n rows of `to`,
-  /// at most a tile, which are distinct if n is a tile.
+  /// at most a tile, which are distinct.
   template <class To>
   static void add_rows(const T* weights, const T* x, int64_t from, int64_t end, int64_t n,
                        int64_t width, To to) {
-    const Terms<T> terms{weights + from, x + from * width, width, end - from};
-    if (n == kTileRows) return add_terms<kTileRows>(&terms, 1, kRows, 1, width, to);
-    for (int64_t i = 0; i < n; ++i) {
-      const Terms<T> one{weights + i * kRows + from, x + from * width, width, end - from};
-      add_terms<1>(&one, 1, kRows, 1, width, [&](int) { return to(i); });
-    }
+    weights += from;
+    x += from * width;
+    with_constant<kTileRows>(n, [&](auto results) {
+      add_terms<T, decltype(results)::value>(
+          end - from,
+          [&](int64_t r) {
+            return Term<T>{weights + r, x + r * width};
+          },
+          kRows, width, to);
+    });
   }
 
-  void load_gradient(const Block& block) {
-    std::fill_n(dout_, kRows * width_, T{0});
-    std::fill_n(delta_, kRows, T{0});
-    std::fill_n(lse_, kRows, T{0});
-    for (int64_t r = 0; r < block.rows; ++r) {
-      const T* const from = head_->dout[block.first + r];
+  void load_gradient() {
+    const int64_t rows = block_->rows;
+    std::fill(dout_ + rows * width_, dout_ + kRows * width_, T{0});
+    std::fill(delta_ + rows, delta_ + kRows, T{0});
+    std::fill(lse_ + rows, lse_ + kRows, T{0});
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const from = head_->dout[block_->first + r];
       std::copy_n(from, width_, dout_ + r * width_);
-      delta_[r] = dot(from, head_->out[block.first + r], width_);
-      const T lse = head_->lse[block.first + r];
+      delta_[r] = dot(from, head_->out[block_->first + r], width_);
+      const T lse = head_->lse[block_->first + r];
       lse_[r] = lse > kMinusInfinity ? lse : T{0};
     }
     as_lanes(dout_, width_, dout_lanes_);
@@ -512,133 +379,109 @@ class BlockTask {
   /// Turns scores into probabilities as they are used, and finds the gradients of the scores.
   void find_slopes() {
     const Tag<T> tag;
-    score_keys_of_block(dout_lanes_, head_->v, width_, slopes_);
-    for (int64_t c = 0; c < count_; ++c) {
-      for (int64_t row = 0; row < kRows; row += kWidth<T>) {
-        const int64_t at = c * kRows + row;
-        const auto lse = hn::Load(tag, lse_ + row), delta = hn::Load(tag, delta_ + row);
-        const auto p = simd::exp_nonpositive(tag, hn::Sub(hn::Load(tag, scores_ + at), lse));
-        auto slope = hn::Load(tag, slopes_ + at), used = p;
-        if (dropout_.p > 0) {
-          const auto keep = hn::Load(tag, keep_ + at);
-          slope = hn::Mul(slope, keep);
-          used = hn::Mul(p, keep);
-        }
-        hn::Store(hn::Mul(p, hn::Sub(slope, delta)), tag, slopes_ + at);
-        hn::Store(used, tag, scores_ + at);
-      }
-    }
+    const Block& block = *block_;
+    const Rows<T> v = head_->v;
+    T *const scores = scores_, *const slopes = slopes_;
+    const T* const keep = dropout_.p > 0 ? keep_ : nullptr;
+    const T *const deltas = delta_, *const sums = lse_;
+    score_block(
+        dout_lanes_, block.keys, width_, [&](int64_t i) { return v[block.key(i)]; },
+        [&](int64_t row, int64_t i, hn::Vec<Tag<T>> slope) {
+          const int64_t at = i * kRows + row;
+          const auto lse = hn::Load(tag, sums + row), delta = hn::Load(tag, deltas + row);
+          const auto p = simd::exp_nonpositive(tag, hn::Sub(hn::Load(tag, scores + at), lse));
+          auto used = p;
+          if (keep != nullptr) {
+            slope = hn::Mul(slope, hn::Load(tag, keep + at));
+            used = hn::Mul(p, hn::Load(tag, keep + at));
+          }
+          hn::Store(hn::Mul(p, hn::Sub(slope, delta)), tag, slopes + at);
+          hn::Store(used, tag, scores + at);
+        });
   }
 
   /// Adds to the gradients of keys and values, for as many keys at a time as a tile has rows.
   void add_to_keys() {
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      for (int64_t c = 0; c < segment.keys; c += kTileRows) {
-        const int64_t n = std::min<int64_t>(kTileRows, segment.keys - c);
-        int64_t r = 0, end = kRows;
-        const auto without = [&](int64_t row) {
-          return c + n <= segment.from[row] || c >= segment.to[row];
-        };
-        while (r < end && without(r)) ++r;
-        while (end > r && without(end - 1)) --end;
-        if (r == end) continue;
-        const int64_t at = (segment.at + c) * kRows, key = segment.first + c;
-        add_rows(scores_ + at, dout_, r, end, n, width_,
-                 [&](int64_t i) { return head_->dv[key + i]; });
-        add_rows(slopes_ + at, q_, r, end, n, d_, [&](int64_t i) { return head_->dk[key + i]; });
-      }
+    const Block& block = *block_;
+    for (int64_t c = 0; c < block.keys; c += kTileRows) {
+      const int64_t n = std::min<int64_t>(kTileRows, block.keys - c);
+      uint32_t rows = 0;
+      for (int64_t i = c; i < c + n; ++i) rows |= block.rows_of_key(i);
+      const int from = std::countr_zero(rows), end = std::bit_width(rows);
+      const auto to = [&](const Rows<T>& x) {
+        return [&, c](int64_t i) { return x[block.key(c + i)]; };
+      };
+      add_rows(scores_ + c * kRows, dout_, from, end, n, width_, to(head_->dv));
+      add_rows(slopes_ + c * kRows, q_, from, end, n, d_, to(head_->dk));
     }
-  }
-
-  /// Writes the gradients of queries, and adds to that of the relation table.
-  void add_to_rows(const Block& block) {
-    const bool labels = head_->relation != nullptr;
-    if (labels) sum_slopes_by_label();
-    for_tiles(block, [&](int64_t first, int64_t rows) {
-      mix(slopes_, head_->k, d_, first, labels ? label_slopes_ : nullptr);
-      for (int64_t r = first; r < first + rows; ++r) {
-        T* const sum = rows_ + (r - first) * d_;
-        if (labels) add_single_labels(r, sum);
-        copy_scaled(sum, head_->scale, d_, head_->dq[block.first + r]);
-      }
-    });
-    if (!labels) return;
-    held_.for_computed([&](int64_t first, int64_t place, int64_t n) {
-      for (int64_t i = 0; i < n;) {
-        const int32_t* const at = tables_.labels + first + i;
-        const int64_t together = std::min<int64_t>(distinct(at, n - i), kTileRows);
-        add_rows(label_slopes_ + (place + i) * kRows, q_, 0, block.rows, together, d_,
-                 [&](int64_t j) { return head_->drelation + at[j] * d_; });
-        i += together;
-      }
-    });
-  }
-
-  /// Returns how many of n labels, at most a tile, are distinct before one repeats.
-  static int64_t distinct(const int32_t* labels, int64_t n) {
-    for (int64_t i = 1; i < std::min<int64_t>(n, kTileRows); ++i) {
-      for (int64_t j = 0; j < i; ++j) {
-        if (labels[j] == labels[i]) return i;
-      }
-    }
-    return n;
   }
 
   void sum_slopes_by_label() {
-    held_.for_computed([&](int64_t, int64_t place, int64_t n) {
-      std::fill_n(label_slopes_ + place * kRows, n * kRows, T{0});
-    });
     const Tag<T> tag;
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      if (segment.one_label) continue;
-      const T* from = slopes_ + segment.at * kRows;
-      if (segment.aligned) {
-        T* to = label_slopes_ + segment.same_shift * kRows;
-        for (int64_t i = 0; i < segment.keys * kRows; i += kWidth<T>) {
-          hn::Store(hn::Add(hn::Load(tag, to + i), hn::Load(tag, from + i)), tag, to + i);
-        }
-        continue;
+    std::fill_n(label_slopes_, block_->labels * kRows, T{0});
+    const T* const slopes = slopes_;
+    T* const sums = label_slopes_;
+    for_labels([&](int64_t key, int64_t label, hn::Mask<Tag<T>> there) {
+      const auto x = hn::IfThenElseZero(there, hn::Load(tag, slopes + key));
+      hn::Store(hn::Add(hn::Load(tag, sums + label), x), tag, sums + label);
+    });
+  }
+
+  /// Writes the gradients of queries.
+  void add_to_rows() {
+    const Block& block = *block_;
+    const T* const relation = head_->relation;
+    for_tiles([&](int64_t first, int64_t rows) {
+      mix_keys(slopes_, head_->k, d_, first);
+      if (relation != nullptr) {
+        const T* const weights = label_slopes_ + first;
+        add_terms<T, kTileRows>(
+            block.labels,
+            [&](int64_t i) {
+              return Term<T>{weights + i * kRows, relation + block.label(i) * d_};
+            },
+            1, d_, [&](int r) { return rows_ + r * d_; });
       }
-      for (int64_t r = 0; r < kRows; ++r) {
-        for (int64_t c = segment.from[r]; c < segment.to[r]; ++c) {
-          label_slopes_[(segment.shift[r] + c) * kRows + r] += from[c * kRows + r];
-        }
+      for (int64_t r = first; r < first + rows; ++r) {
+        copy_scaled(rows_ + (r - first) * d_, head_->scale, d_, head_->dq[block.first + r]);
       }
+    });
+  }
+
+  /// Adds to the gradient of the relation table.
+  void add_to_labels() {
+    const Block& block = *block_;
+    for (int64_t i = 0; i < block.labels;) {
+      const int64_t n = distinct_labels(i);
+      add_rows(label_slopes_ + i * kRows, q_, 0, block.rows, n, d_,
+               [&](int64_t j) { return head_->drelation + block.label(i + j) * d_; });
+      i += n;
     }
   }
 
-  /// Adds what runs with one label give row r and the relation table.
-  void add_single_labels(int64_t r, T* row) {
-    for (int64_t s = 0; s < segments_used_; ++s) {
-      const KeySegment<T>& segment = segments_[s];
-      if (!segment.one_label || segment.to[r] == segment.from[r]) continue;
-      T sum = 0;
-      for (int64_t c = segment.from[r]; c < segment.to[r]; ++c) {
-        sum += slopes_[(segment.at + c) * kRows + r];
+  /// Returns how many labels from the i-th on, at most a tile, are distinct.
+  int64_t distinct_labels(int64_t i) const {
+    const int64_t most = std::min<int64_t>(kTileRows, block_->labels - i);
+    for (int64_t n = 1; n < most; ++n) {
+      for (int64_t j = 0; j < n; ++j) {
+        if (block_->label(i + j) == block_->label(i + n)) return n;
       }
-      const int64_t label = -1 - segment.label[r];
-      add_weighted(&sum, 1, head_->relation + label * d_, d_, 1, d_, row);
-      add_weighted(&sum, 1, q_ + r * d_, d_, 1, d_, head_->drelation + label * d_);
     }
+    return most;
   }
 
-  const Tables tables_;
   const kernels::AttentionDropout dropout_;
   const int64_t d_, width_;
   T *q_, *q_lanes_;  // scaled: [row][d], [d][row]
-  HeldLabels<T> held_;
-  T* label_scores_;  // [label held][row]
+  T* label_scores_;  // [label][row]
   T* scores_;        // [key][row]; probabilities later
   T *keep_, *keep_row_;
   T* rows_;  // [kTileRows][columns]: sums of a tile
   T *slopes_ = nullptr, *dout_ = nullptr, *dout_lanes_ = nullptr, *label_slopes_ = nullptr;
   alignas(64) T top_[kRows], sum_[kRows], lse_[kRows], delta_[kRows];
   const Head<T>* head_ = nullptr;
-  int64_t count_ = 0, segments_used_ = 0;
-  std::array<KeySegment<T>, static_cast<size_t>(kernels::kEdgeBlockRuns)> segments_;
-  std::array<Terms<T>, static_cast<size_t>(kernels::kEdgeBlockRuns + HeldLabels<T>::kLists)> terms_;
+  const Block* block_ = nullptr;
+  std::array<int32_t, static_cast<size_t>(kernels::kEdgeBlockKeys + 1)> keys_of_tile_;
 };
 
 }  // namespace edge

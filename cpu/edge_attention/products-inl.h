@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/kernels/edge_attention.h"
 #include "cpu/simd-inl.h"
@@ -32,50 +33,54 @@ using Tag = hn::CappedTag<T, static_cast<size_t>(kRows)>;
 template <class T>
 inline constexpr int64_t kWidth = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
 
-/// scores[key][row] = q[., row] . x[key] for `Keys` keys and the rows of one vector.
-///   q  [d][kRows]; x [keys][stride]; scores [keys][kRows]
-template <int Keys, class T>
-HWY_INLINE void score_keys(const T* q, const T* x, int64_t stride, int64_t d, T* scores) {
+/// Calls f(std::integral_constant<int, n>) for 1 <= n <= Most.
+template <int Most, class F>
+HWY_INLINE void with_constant(int64_t n, F&& f) {
+  if constexpr (Most > 1) {
+    if (n < Most) return with_constant<Most - 1>(n, f);
+  }
+  f(std::integral_constant<int, Most>());
+}
+
+/// Calls store(row, i, q[., row to row + kWidth - 1] . x(i)) for keys i = first to first + Keys
+/// - 1. x(i) returns the address of a key.
+///   q  [d][kRows]
+template <int Keys, class T, class X, class Store>
+HWY_INLINE void score_keys(const T* q, int64_t row, int64_t first, int64_t d, X x, Store store) {
   const Tag<T> tag;
+  const T* key[Keys];
   hn::Vec<Tag<T>> sum[Keys];
-  for (int i = 0; i < Keys; ++i) sum[i] = hn::Zero(tag);
+  for (int i = 0; i < Keys; ++i) {
+    key[i] = x(first + i);
+    sum[i] = hn::Zero(tag);
+  }
   for (int64_t c = 0; c < d; ++c) {
-    const auto column = hn::Load(tag, q + c * kRows);
+    const auto column = hn::Load(tag, q + c * kRows + row);
     for (int i = 0; i < Keys; ++i) {
-      sum[i] = hn::MulAdd(column, hn::Set(tag, x[i * stride + c]), sum[i]);
+      sum[i] = hn::MulAdd(column, hn::Set(tag, key[i][c]), sum[i]);
     }
   }
-  for (int i = 0; i < Keys; ++i) hn::Store(sum[i], tag, scores + i * kRows);
+  for (int i = 0; i < Keys; ++i) store(row, first + i, sum[i]);
 }
 
 /// The same for n keys and all rows. The bits of a score do not depend on the other keys.
-template <class T>
-void score_block(const T* q, const T* x, int64_t stride, int64_t n, int64_t d, T* scores) {
+template <class T, class X, class Store>
+HWY_INLINE void score_block(const T* q, int64_t n, int64_t d, X x, Store store) {
+  constexpr int kKeys = 8;
   for (int64_t row = 0; row < kRows; row += kWidth<T>) {
-    int64_t key = 0;
-    const auto at = [&](int64_t i) { return x + i * stride; };
-    for (; key + 8 <= n; key += 8) {
-      score_keys<8>(q + row, at(key), stride, d, scores + key * kRows + row);
-    }
-    if (key + 4 <= n) {
-      score_keys<4>(q + row, at(key), stride, d, scores + key * kRows + row);
-      key += 4;
-    }
-    if (key + 2 <= n) {
-      score_keys<2>(q + row, at(key), stride, d, scores + key * kRows + row);
-      key += 2;
-    }
-    if (key < n) score_keys<1>(q + row, at(key), stride, d, scores + key * kRows + row);
+    int64_t i = 0;
+    for (; i + kKeys <= n; i += kKeys) score_keys<kKeys>(q, row, i, d, x, store);
+    if (i == n) continue;
+    with_constant<kKeys - 1>(
+        n - i, [&](auto keys) { score_keys<decltype(keys)::value>(q, row, i, d, x, store); });
   }
 }
 
-/// Weighted rows: n of them, `stride` apart. The weight of row t for result r is
-/// weights[r * result_step + t * term_step], with the steps of the call.
+/// A row of a product: the rows that it adds, each with its weights for all results.
 template <class T>
-struct Terms {
+struct Term {
   const T* weights;
-  const T* rows;
-  int64_t stride, n;
+  const T* row;
 };
 
 /// Vectors of a tile of results: with their weights and rows they fit the registers.
@@ -83,11 +88,10 @@ template <class T>
 inline constexpr int kTileVectors = HWY_LANES(T) * sizeof(T) >= 64 ? 4 : 2;
 inline constexpr int kTileRows = 4;
 
-/// Adds terms to `Results` rows of `Vectors` vectors, which begin at y(r). Reads and writes columns
-/// [c, c + ...), the last vector `left` of them.
-template <int Results, int Vectors, class T, class Y>
-HWY_INLINE void add_tile(const Terms<T>* terms, int64_t count, int64_t result_step,
-                         int64_t term_step, int64_t c, size_t left, Y y) {
+/// Adds n terms to `Results` rows of `Vectors` vectors, which begin at y(r). Reads and writes
+/// columns [c, c + ...), the last vector `left` of them.
+template <int Results, int Vectors, class T, class At, class Y>
+HWY_INLINE void add_tile(int64_t n, At term, int64_t step, int64_t c, size_t left, Y y) {
   const hn::ScalableTag<T> d;
   constexpr auto kLane = static_cast<int64_t>(hn::MaxLanes(d));
   const auto columns = [&](int v) { return v + 1 < Vectors ? static_cast<size_t>(kLane) : left; };
@@ -95,15 +99,13 @@ HWY_INLINE void add_tile(const Terms<T>* terms, int64_t count, int64_t result_st
   for (int r = 0; r < Results; ++r) {
     for (int v = 0; v < Vectors; ++v) sum[r][v] = simd::load(d, y(r) + c + v * kLane, columns(v));
   }
-  for (int64_t i = 0; i < count; ++i) {
-    const T *w = terms[i].weights, *x = terms[i].rows + c;
-    for (int64_t t = 0; t < terms[i].n; ++t, w += term_step, x += terms[i].stride) {
-      hn::Vec<decltype(d)> row[Vectors];
-      for (int v = 0; v < Vectors; ++v) row[v] = simd::load(d, x + v * kLane, columns(v));
-      for (int r = 0; r < Results; ++r) {
-        const auto weight = hn::Set(d, w[r * result_step]);
-        for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::MulAdd(weight, row[v], sum[r][v]);
-      }
+  for (int64_t i = 0; i < n; ++i) {
+    const Term<T> x = term(i);
+    hn::Vec<decltype(d)> row[Vectors];
+    for (int v = 0; v < Vectors; ++v) row[v] = simd::load(d, x.row + c + v * kLane, columns(v));
+    for (int r = 0; r < Results; ++r) {
+      const auto weight = hn::Set(d, x.weights[r * step]);
+      for (int v = 0; v < Vectors; ++v) sum[r][v] = hn::MulAdd(weight, row[v], sum[r][v]);
     }
   }
   for (int r = 0; r < Results; ++r) {
@@ -113,20 +115,18 @@ HWY_INLINE void add_tile(const Terms<T>* terms, int64_t count, int64_t result_st
   }
 }
 
-/// y(r)[.] += sum over all terms, for `Results` rows of `width` columns.
-template <int Results, class T, class Y>
-void add_terms(const Terms<T>* terms, int64_t count, int64_t result_step, int64_t term_step,
-               int64_t width, Y y) {
+/// y(r)[.] += sum over i < n of term(i).weights[r * step] term(i).row[.], for `Results` rows of
+/// `width` columns, which do not overlap.
+template <class T, int Results, class At, class Y>
+HWY_INLINE void add_terms(int64_t n, At term, int64_t step, int64_t width, Y y) {
   constexpr auto kLane = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<T>()));
   constexpr int64_t kTile = kTileVectors<T> * kLane;
   int64_t c = 0;
   for (; c + kTile <= width; c += kTile) {
-    add_tile<Results, kTileVectors<T>>(terms, count, result_step, term_step, c,
-                                       static_cast<size_t>(kLane), y);
+    add_tile<Results, kTileVectors<T>, T>(n, term, step, c, static_cast<size_t>(kLane), y);
   }
   for (; c < width; c += kLane) {
-    add_tile<Results, 1>(terms, count, result_step, term_step, c,
-                         static_cast<size_t>(std::min(kLane, width - c)), y);
+    add_tile<Results, 1, T>(n, term, step, c, static_cast<size_t>(std::min(kLane, width - c)), y);
   }
 }
 
@@ -134,8 +134,8 @@ void add_terms(const Terms<T>* terms, int64_t count, int64_t result_step, int64_
 template <class T>
 void add_weighted(const T* weights, int64_t step, const T* x, int64_t stride, int64_t n,
                   int64_t width, T* y) {
-  const Terms<T> terms{weights, x, stride, n};
-  add_terms<1>(&terms, 1, 0, step, width, [y](int) { return y; });
+  const auto term = [=](int64_t i) { return Term<T>{weights + i * step, x + i * stride}; };
+  add_terms<T, 1>(n, term, 0, width, [y](int) { return y; });
 }
 
 /// Returns a . b, summed lane by lane.

@@ -106,7 +106,7 @@ class RowTask {
   void for_pieces(const Block& block, int64_t r, F&& f) {
     count_ = parts_used_ = 0;
     for (int64_t o = 0; o < block.runs; ++o) {
-      const int32_t* const run = block.run(tables_, r, o);
+      const int32_t* const run = block.run(r, o);
       for (int64_t t = 0; t < run[1];) {
         const int64_t n = std::min<int64_t>(run[1] - t, kPiece - count_);
         const bool list = run[2] >= 0;

@@ -27,7 +27,7 @@ class EdgeTask {
   void forward(const edge::Head<T>& head, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) {
       const edge::Block block(tables_, i);
-      if (block.together) {
+      if (block.together()) {
         together_.forward(head, block);
       } else {
         single_.forward(head, block);
@@ -37,7 +37,7 @@ class EdgeTask {
   void backward(const edge::Head<T>& head, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) {
       const edge::Block block(tables_, i);
-      if (block.together) {
+      if (block.together()) {
         together_.backward(head, block);
       } else {
         single_.backward(head, block);

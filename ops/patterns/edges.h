@@ -17,8 +17,7 @@ struct EdgeLayout : kernels::EdgeTablesOf<Tensor> {
   int64_t n_rows = 0, n_keys = 0;  ///< all rows and keys are smaller
   int64_t n_labels = 0;            ///< all labels are smaller
   int64_t pairs = 0;               ///< edges: rows with each of their keys
-  /// The most keys, counted once for each number of a run, and the most labels that a block reads
-  /// whose rows are computed together.
+  /// The most keys and labels of a block whose rows are computed together.
   int64_t block_keys = 0, block_labels = 0;
   /// Pieces of rows and of keys that have several, on a device.
   int64_t row_slots = 0, key_slots = 0;
@@ -53,9 +52,9 @@ class EdgeLayoutBuilder {
   /// Returns the place of a list that has this label for every key.
   static int64_t one_label(int64_t label) { return -1 - label; }
 
-  /// Adds a row with these runs. A run without keys only keeps its place: run o of neighbouring
-  /// rows should have nearly the same keys, or none, so that the kernels can read them once for all
-  /// of these rows.
+  /// Adds a row with these runs. Where neighbouring rows attend to nearly the same keys, kernels
+  /// read them once for all of these rows. A run without keys only keeps its place: tables of
+  /// devices are shorter where run o of neighbouring rows has the same keys.
   void add_row(std::span<const EdgeRun> runs);
   /// Rows before and after this are never computed together. So the results of a sequence do not
   /// depend on what else is in its batch.

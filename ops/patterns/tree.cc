@@ -206,7 +206,9 @@ class Cache {
  private:
   static constexpr int64_t kMostBytes = int64_t{64} << 20;
   static int64_t bytes_of(const EdgeLayout& layout) {
-    return layout.runs.nbytes() + layout.rows.nbytes() + layout.blocks.nbytes();
+    int64_t bytes = 0;
+    EdgeLayout::visit_tensors([&](const Tensor& t) { bytes += t ? t.nbytes() : 0; }, layout);
+    return bytes;
   }
   using Entry = std::pair<std::vector<int64_t>, std::shared_ptr<const EdgeLayout>>;
   std::mutex mutex_;

@@ -12,10 +12,13 @@ namespace longspan::kernels {
 /// and every pair has a label. All tensors are i32 and contiguous.
 template <class X>
 struct EdgeTablesOf {
-  /// [blocks, kEdgeBlockFields]: first row, rows (at most kEdgeBlockRows), first run, runs of each
-  /// row; then first key and keys, first group and groups, first label and labels of the three
-  /// tables below. Blocks without keys there are computed row by row. The blocks cover all rows, in
-  /// any order. Run o of the r-th row of a block is run first_run + r runs + o.
+  /// [blocks, kEdgeBlockFields], in an order in which the rows of strips go on. They cover all
+  /// pairs. Either kEdgeRows, first row, rows (at most kEdgeBlockRows), first run, runs of each
+  /// row, then first key and keys, first group and groups, first label and labels of the three
+  /// tables below. Rows without keys there are computed one by one. Run o of the r-th row is run
+  /// first_run + r runs + o. Or kEdgeStrip, for a few consecutive keys with the long rows that
+  /// attend to them: first key, keys (at most kEdgeStripKeys), first of strip_rows and their
+  /// number.
   X blocks;
   /// For blocks whose rows are best computed together, since they attend to nearly the same keys.
   /// [n, 2]: a key, and the rows of the block that attend to it, bit r for the r-th. The keys of a
@@ -26,6 +29,11 @@ struct EdgeTablesOf {
   /// on or 0 if all keys have that label, and these rows as bits.
   X groups;
   X used_labels;  ///< [n]: labels of blocks; blocks with the same labels share them
+  /// [n, kEdgeStripFields]: a row of a strip, its keys there as bits, its slot, kEdgePieceBegins
+  /// and kEdgePieceEnds as bits, the number of the piece among those of all rows that have several,
+  /// else -1, and its label. A piece of a row is a few strips, in which it keeps its slot.
+  X strip_rows;
+  X strip_cuts;  ///< [n, 3]: rows of strips that have several pieces, the first and their number
   /// [runs, 3]: first key, keys, label list. Key t of a run has the label labels[list + t]; with a
   /// list below 0 every key has the label -1 - list. Runs of a row are disjoint; one may be empty.
   X runs;
@@ -50,6 +58,8 @@ struct EdgeTablesOf {
     f(tables.keys...);
     f(tables.groups...);
     f(tables.used_labels...);
+    f(tables.strip_rows...);
+    f(tables.strip_cuts...);
     f(tables.runs...);
     f(tables.labels...);
     f(tables.parts...);
@@ -66,7 +76,11 @@ using EdgeTables = EdgeTablesOf<ConstView>;
 
 /// Rows of a block, and keys and labels of one whose rows are computed together, at most.
 inline constexpr int64_t kEdgeBlockRows = 16, kEdgeBlockKeys = 4096;
-inline constexpr int64_t kEdgeBlockFields = 10;
+inline constexpr int64_t kEdgeBlockFields = 11, kEdgeRows = 0, kEdgeStrip = 1;
+
+/// Keys and rows of a strip, and keys of a piece of a row in strips, at most.
+inline constexpr int64_t kEdgeStripKeys = 16, kEdgeStripRows = 64, kEdgeStripPiece = 256;
+inline constexpr int64_t kEdgeStripFields = 5, kEdgePieceBegins = 1, kEdgePieceEnds = 2;
 
 /// Pairs of a piece of a row or key, at most.
 inline constexpr int64_t kEdgePiecePairs = 2048;
@@ -78,8 +92,9 @@ inline constexpr int64_t kEdgePiecePairs = 2048;
 struct EdgeAttentionInputs {
   ConstView q, k, v, relation;
   EdgeTables edges;
-  int64_t block_keys = 0, block_labels = 0;  ///< at most in a block that is computed together
-  int64_t row_slots = 0, key_slots = 0;      ///< pieces of rows (keys) that have several
+  int64_t block_keys = 0, block_labels = 0;   ///< at most in a block that is computed together
+  int64_t strip_slots = 0, strip_pieces = 0;  ///< slots of strips, and pieces of rows with several
+  int64_t row_slots = 0, key_slots = 0;       ///< pieces of rows (keys) that have several
   double scale = 1;
   AttentionDropout dropout;  ///< element (b, h, row, key)
 
@@ -95,7 +110,8 @@ struct EdgeAttentionInputs {
 };
 
 /// out_i = sum_j P_ij keep_ij v_j, P_ij = exp(s_ij - lse_i), s_ij = scale q_i . (k_j +
-/// r_label(i,j)). A row without keys gets out = 0 and lse = -inf.
+/// r_label(i,j)). A row without keys gets out = 0 and lse = -inf. A
+/// backend may leave a label that all keys of a row have out of its lse.
 ///   out  [B, H, R, dv], dtype of q, any strides with the last one 1
 ///   lse  [B, H, R], dtype of q, contiguous
 inline constinit Kernel<void(const EdgeAttentionInputs& in, View out, View lse)>

@@ -13,6 +13,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "cpu/attention/plan.h"
@@ -49,6 +50,7 @@ struct Head {
   T* drelation = nullptr;
   int64_t number = 0;        ///< b H + h
   int64_t d = 0, width = 0;  // of keys and of values
+  int64_t bytes = 0;         // of keys and values
   T scale = 1;
 };
 
@@ -59,9 +61,14 @@ struct Tables {
         keys(t.keys.as<int32_t>()),
         groups(t.groups.as<int32_t>()),
         used_labels(t.used_labels.as<int32_t>()),
+        strip_rows(t.strip_rows.as<int32_t>()),
         runs(t.runs.as<int32_t>()),
         labels(t.labels.as<int32_t>()) {}
-  const int32_t *blocks, *keys, *groups, *used_labels, *runs, *labels;
+  const int32_t *blocks, *keys, *groups, *used_labels, *strip_rows, *runs, *labels;
+
+  bool is_strip(int64_t block) const {
+    return blocks[kernels::kEdgeBlockFields * block] == kernels::kEdgeStrip;
+  }
 };
 
 /// Rows of a block that have a run in common: its keys and labels, as numbers in the block.
@@ -71,11 +78,11 @@ struct Group {
   uint32_t rows;
 };
 
-/// One block of a layout.
+/// One block of rows of a layout.
 class Block {
  public:
   Block(const Tables& tables, int64_t i) : tables_(tables) {
-    const int32_t* const at = tables.blocks + kernels::kEdgeBlockFields * i;
+    const int32_t* const at = tables.blocks + kernels::kEdgeBlockFields * i + 1;
     first = at[0];
     rows = at[1];
     first_run_ = at[2];
@@ -111,13 +118,100 @@ class Block {
   const int32_t *keys_, *groups_, *labels_;
 };
 
-/// Returns which rows of a vector have their bit, for rows from `row` on.
+/// Asks the second-level cache for what a block reads and writes, but for the keys of the block
+/// before it.
 template <class T>
-HWY_INLINE hn::Mask<Tag<T>> mask_of(uint32_t rows, int64_t row) {
-  const auto part = static_cast<uint16_t>(rows >> row);
-  uint8_t bits[8] = {static_cast<uint8_t>(part), static_cast<uint8_t>(part >> 8)};
-  return hn::LoadMaskBits(Tag<T>(), bits);
+void prefetch(const Head<T>& head, const Block& block, const Block& before) {
+  const auto ask = [](const Rows<T>& x, int64_t row, int64_t width) {
+    if (x.base == nullptr) return;
+    const auto* const at = reinterpret_cast<const char*>(x[row]);
+    for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(T)); b += 64) {
+      __builtin_prefetch(at + b, 0, 2);
+      asm volatile("");  // see prefetch_bytes()
+    }
+  };
+  for (int64_t row = block.first; row < block.first + block.rows; ++row) {
+    ask(head.q, row, head.d);
+    ask(head.dout, row, head.width);
+    if (head.dout.base != nullptr) ask(head.out, row, head.width);
+  }
+  for (int64_t i = 0, j = 0; i < block.keys; ++i) {
+    const int64_t key = block.key(i);
+    while (j < before.keys && before.key(j) < key) ++j;
+    if (j < before.keys && before.key(j) == key) continue;
+    for (const Rows<T>* x : {&head.k, &head.dk}) ask(*x, key, head.d);
+    for (const Rows<T>* x : {&head.v, &head.dv}) ask(*x, key, head.width);
+  }
 }
+
+/// Returns which lanes of a vector have their bit, for lanes from `first` on.
+template <class T>
+HWY_INLINE hn::Mask<Tag<T>> mask_of(uint32_t bits, int64_t first) {
+  bits >>= first;
+  uint8_t bytes[8];  // as many as are read at most
+  std::memcpy(bytes, &bits, sizeof(bits));
+  return hn::LoadMaskBits(Tag<T>(), bytes);
+}
+
+/// Transposes 4 x 4 numbers of f32.
+template <class T>
+HWY_INLINE void transpose_four(const T* from, int64_t stride, T* to) {
+  const hn::CappedTag<T, 4> d;
+  if constexpr (hn::MaxLanes(d) == 4) {
+    const hn::Repartition<double, decltype(d)> dd;
+    const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + stride);
+    const auto e = hn::LoadU(d, from + 2 * stride), f = hn::LoadU(d, from + 3 * stride);
+    const auto low = hn::BitCast(dd, hn::InterleaveLower(d, a, b));
+    const auto high = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
+    const auto low2 = hn::BitCast(dd, hn::InterleaveLower(d, e, f));
+    const auto high2 = hn::BitCast(dd, hn::InterleaveUpper(d, e, f));
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, low, low2)), d, to);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, low, low2)), d, to + kRows);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, high, high2)), d, to + 2 * kRows);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, high, high2)), d, to + 3 * kRows);
+  } else {
+    for (int64_t i = 0; i < 4; ++i) {
+      for (int64_t j = 0; j < 4; ++j) to[j * kRows + i] = from[i * stride + j];
+    }
+  }
+}
+
+/// lanes[c][r] = rows[r * stride + c] for kRows rows of `width` columns.
+template <class T>
+void as_lanes(const T* rows, int64_t stride, int64_t width, T* lanes) {
+  int64_t c = 0;
+  if constexpr (sizeof(T) == 4) {
+    for (; c + 4 <= width; c += 4) {
+      for (int64_t r = 0; r < kRows; r += 4) {
+        transpose_four(rows + r * stride + c, stride, lanes + c * kRows + r);
+      }
+    }
+  }
+  for (; c < width; ++c) {
+    for (int64_t r = 0; r < kRows; ++r) lanes[c * kRows + r] = rows[r * stride + c];
+  }
+}
+
+/// The numbers of what has one of the bits of a tile.
+template <int64_t Most>
+class TileNumbers {
+ public:
+  /// Finds which of n numbers have a bit from `first` on, and returns how many do.
+  template <class Bits>
+  int64_t find(int64_t n, int64_t first, Bits bits) {
+    constexpr uint32_t kTile = (1U << kTileRows) - 1;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      numbers_[static_cast<size_t>(count)] = static_cast<int32_t>(i);
+      count += (bits(i) >> first & kTile) != 0 ? 1 : 0;
+    }
+    return count;
+  }
+  const int32_t* numbers() const { return numbers_.data(); }
+
+ private:
+  std::array<int32_t, static_cast<size_t>(Most + 1)> numbers_;
+};
 
 /// Computes blocks of rows together. Scores and all that is made of them have one row of kRows
 /// lanes for each key of the block.
@@ -199,43 +293,9 @@ class BlockTask {
       copy_scaled(head_->q[block_->first + r], head_->scale, d_, q_ + r * d_);
     }
     std::fill(q_ + block_->rows * d_, q_ + kRows * d_, T{0});
-    as_lanes(q_, d_, q_lanes_);
+    as_lanes(q_, d_, d_, q_lanes_);
   }
 
-  static void as_lanes(const T* rows, int64_t width, T* lanes) {
-    int64_t c = 0;
-    if constexpr (sizeof(T) == 4) {
-      for (; c + 4 <= width; c += 4) {
-        for (int64_t r = 0; r < kRows; r += 4) {
-          transpose_four(rows + r * width + c, width, lanes + c * kRows + r);
-        }
-      }
-    }
-    for (; c < width; ++c) {
-      for (int64_t r = 0; r < kRows; ++r) lanes[c * kRows + r] = rows[r * width + c];
-    }
-  }
-  /// Transposes 4 x 4 numbers of f32.
-  static HWY_INLINE void transpose_four(const T* from, int64_t stride, T* to) {
-    const hn::CappedTag<T, 4> d;
-    if constexpr (hn::MaxLanes(d) == 4) {
-      const hn::Repartition<double, decltype(d)> dd;
-      const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + stride);
-      const auto e = hn::LoadU(d, from + 2 * stride), f = hn::LoadU(d, from + 3 * stride);
-      const auto low = hn::BitCast(dd, hn::InterleaveLower(d, a, b));
-      const auto high = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
-      const auto low2 = hn::BitCast(dd, hn::InterleaveLower(d, e, f));
-      const auto high2 = hn::BitCast(dd, hn::InterleaveUpper(d, e, f));
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, low, low2)), d, to);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, low, low2)), d, to + kRows);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, high, high2)), d, to + 2 * kRows);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, high, high2)), d, to + 3 * kRows);
-    } else {
-      for (int64_t i = 0; i < 4; ++i) {
-        for (int64_t j = 0; j < 4; ++j) to[j * kRows + i] = from[i * stride + j];
-      }
-    }
-  }
   static void copy_scaled(const T* from, T factor, int64_t n, T* to) {
     for (int64_t c = 0; c < n; ++c) to[c] = from[c] * factor;
   }
@@ -326,15 +386,11 @@ class BlockTask {
 
   /// rows_[i] = sum over keys of weights[key][first + i] x[key], for a tile of rows.
   void mix_keys(const T* weights, const Rows<T>& x, int64_t width, int64_t first) {
-    constexpr uint32_t kTile = (1U << kTileRows) - 1;
-    int64_t n = 0;
-    for (int64_t i = 0; i < block_->keys; ++i) {
-      keys_of_tile_[static_cast<size_t>(n)] = static_cast<int32_t>(i);
-      n += (block_->rows_of_key(i) >> first & kTile) != 0 ? 1 : 0;
-    }
-    std::fill_n(rows_, kTileRows * width, T{0});
     const Block& block = *block_;
-    const int32_t* const keys = keys_of_tile_.data();
+    const int64_t n =
+        keys_of_tile_.find(block.keys, first, [&](int64_t i) { return block.rows_of_key(i); });
+    std::fill_n(rows_, kTileRows * width, T{0});
+    const int32_t* const keys = keys_of_tile_.numbers();
     weights += first;
     add_terms<T, kTileRows>(
         n,
@@ -373,7 +429,7 @@ class BlockTask {
       const T lse = head_->lse[block_->first + r];
       lse_[r] = lse > kMinusInfinity ? lse : T{0};
     }
-    as_lanes(dout_, width_, dout_lanes_);
+    as_lanes(dout_, width_, width_, dout_lanes_);
   }
 
   /// Turns scores into probabilities as they are used, and finds the gradients of the scores.
@@ -481,7 +537,7 @@ class BlockTask {
   alignas(64) T top_[kRows], sum_[kRows], lse_[kRows], delta_[kRows];
   const Head<T>* head_ = nullptr;
   const Block* block_ = nullptr;
-  std::array<int32_t, static_cast<size_t>(kernels::kEdgeBlockKeys + 1)> keys_of_tile_;
+  TileNumbers<kernels::kEdgeBlockKeys> keys_of_tile_;
 };
 
 }  // namespace edge

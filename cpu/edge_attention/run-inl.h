@@ -11,6 +11,7 @@
 
 #include "core/parallel.h"
 #include "cpu/edge_attention/rows-inl.h"
+#include "cpu/edge_attention/strips-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
@@ -22,33 +23,92 @@ template <class T>
 class EdgeTask {
  public:
   EdgeTask(const kernels::EdgeAttentionInputs& in, bool backward, Slab<T>& slab)
-      : tables_(in.edges), together_(in, backward, slab), single_(in, slab) {}
+      : tables_(in.edges),
+        together_(in, backward, slab),
+        strips_(in, backward, slab),
+        single_(in, slab) {}
 
-  void forward(const edge::Head<T>& head, int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; ++i) {
-      const edge::Block block(tables_, i);
-      if (block.together()) {
-        together_.forward(head, block);
-      } else {
-        single_.forward(head, block);
-      }
-    }
+  void forward(const edge::Head<T>& head, const edge::Pieces<T>& pieces, int64_t from, int64_t to) {
+    for_blocks(
+        head, from, to, [&](auto& task, const edge::Block& block) { task.forward(head, block); },
+        [&](const edge::Strip& strip) { strips_.forward(head, pieces, strip); });
   }
-  void backward(const edge::Head<T>& head, int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; ++i) {
-      const edge::Block block(tables_, i);
-      if (block.together()) {
-        together_.backward(head, block);
-      } else {
-        single_.backward(head, block);
-      }
-    }
+  void backward(const edge::Head<T>& head, const edge::Pieces<T>& pieces, int64_t from,
+                int64_t to) {
+    for_blocks(
+        head, from, to, [&](auto& task, const edge::Block& block) { task.backward(head, block); },
+        [&](const edge::Strip& strip) { strips_.backward(head, pieces, strip); });
   }
 
  private:
+  template <class OfRows, class OfStrip>
+  void for_blocks(const edge::Head<T>& head, int64_t from, int64_t to, OfRows of_rows,
+                  OfStrip of_strip) {
+    for (int64_t i = from; i < to; ++i) {
+      if (tables_.is_strip(i)) {
+        of_strip(edge::Strip(tables_, i));
+        continue;
+      }
+      const edge::Block block(tables_, i);
+      if (block.together()) {
+        prefetch_after(head, block, i, to);
+        of_rows(together_, block);
+      } else {
+        of_rows(single_, block);
+      }
+    }
+  }
+
+  /// Asks for what the next block of rows reads, if that is not a cache's worth altogether. After
+  /// block i there may be a strip, which reads the same keys.
+  void prefetch_after(const edge::Head<T>& head, const edge::Block& block, int64_t i, int64_t to) {
+    constexpr int64_t kCache = 512 << 10;
+    if (head.bytes < kCache) return;
+    for (int64_t next = i + 1; next < std::min(i + 3, to); ++next) {
+      if (!tables_.is_strip(next)) return edge::prefetch(head, edge::Block(tables_, next), block);
+    }
+  }
+
   const edge::Tables tables_;
   edge::BlockTask<T> together_;
+  edge::StripTask<T> strips_;
   edge::RowTask<T> single_;
+};
+
+/// The pieces of the rows of all heads that have several. Those of the backward pass have sums
+/// only.
+template <class T>
+class AllPieces {
+ public:
+  AllPieces(const kernels::EdgeAttentionInputs& in, bool backward)
+      : in_(in),
+        width_(backward ? in.q.dim(3) : in.v.dim(3)),
+        heads_(in.q.dim(0) * in.q.dim(1)),
+        sums_(heads_ * in.strip_pieces * width_, in.q.device),
+        numbers_(backward ? 0 : 2 * heads_ * in.strip_pieces, in.q.device) {}
+
+  edge::Pieces<T> of(int64_t head) const {
+    const int64_t first = head * in_.strip_pieces;
+    return {sums_.data() + first * width_, numbers_.data() + 2 * first,
+            numbers_.data() + 2 * first + in_.strip_pieces};
+  }
+  /// Calls f(head, row, first piece, pieces) for all of these rows.
+  template <class F>
+  void for_rows(F&& f) const {
+    const int64_t rows = in_.edges.strip_cuts.dim(0);
+    const auto* const cuts = in_.edges.strip_cuts.as<int32_t>();
+    parallel_ranges(heads_ * rows, 16, [&](int64_t from, int64_t end) {
+      for (int64_t i = from; i < end; ++i) {
+        const int32_t* const cut = cuts + 3 * (i % rows);
+        f(i / rows, int64_t{cut[0]}, int64_t{cut[1]}, int64_t{cut[2]});
+      }
+    });
+  }
+
+ private:
+  const kernels::EdgeAttentionInputs& in_;
+  const int64_t width_, heads_;
+  const Buffer<T> sums_, numbers_;
 };
 
 template <class T>
@@ -63,6 +123,7 @@ edge::Head<T> head_of(const kernels::EdgeAttentionInputs& in, int64_t number) {
   head.d = in.q.dim(3);
   head.width = in.v.dim(3);
   head.scale = static_cast<T>(in.scale);
+  head.bytes = in.k.dim(2) * (head.d + head.width) * static_cast<int64_t>(sizeof(T));
   return head;
 }
 
@@ -78,16 +139,24 @@ template <class T>
 void edge_forward(const kernels::EdgeAttentionInputs& in, View out, View lse) {
   const int64_t size = edge_workspace<T>(in, false);
   const Buffer<T> memory(size * num_threads(), in.q.device);
+  const AllPieces<T> pieces(in, false);
   if (in.q.device == meta_device) return;
   const int64_t parts = in.edges.parts.numel() - 1;
   const auto* const begin = in.edges.parts.as<int32_t>();
+  const auto head_at = [&](int64_t number) {
+    edge::Head<T> head = head_of<T>(in, number);
+    head.out = edge::rows_of<T>(out, number / in.q.dim(1), number % in.q.dim(1));
+    head.lse = lse.as<T>() + number * in.q.dim(2);
+    return head;
+  };
   parallel_for(in.q.dim(0) * in.q.dim(1) * parts, [&](int64_t i) {
     Slab<T> slab(memory.data() + size * worker_index());
     EdgeTask<T> task(in, false, slab);
-    edge::Head<T> head = head_of<T>(in, i / parts);
-    head.out = edge::rows_of<T>(out, head.number / in.q.dim(1), head.number % in.q.dim(1));
-    head.lse = lse.as<T>() + head.number * in.q.dim(2);
-    task.forward(head, begin[i % parts], begin[i % parts + 1]);
+    task.forward(head_at(i / parts), pieces.of(i / parts), begin[i % parts], begin[i % parts + 1]);
+  });
+  pieces.for_rows([&](int64_t number, int64_t row, int64_t first, int64_t count) {
+    const edge::Head<T> head = head_at(number);
+    edge::join_pieces(pieces.of(number), first, count, in.v.dim(3), head.out[row], head.lse[row]);
   });
 }
 
@@ -108,7 +177,8 @@ class EdgeBackward {
         parts_(in.edges.parts.numel() - 1),
         keys_(in.k.dim(2)),
         d_(in.q.dim(3)),
-        width_(in.v.dim(3)) {
+        width_(in.v.dim(3)),
+        pieces_(in, true) {
     const int64_t wanted = (kSinglePassHeads + heads_ - 1) / std::max<int64_t>(heads_, 1);
     splits_ = heads_ >= kSinglePassHeads
                   ? 1
@@ -132,6 +202,10 @@ class EdgeBackward {
       for (int64_t i = group; i < heads_ * splits_; i += groups_) compute(task, i, drelation);
     });
     if (splits_ > 1) sum_keys();
+    pieces_.for_rows([&](int64_t number, int64_t row, int64_t first, int64_t count) {
+      T* const dq = edge::rows_of<T>(to_.dq, number / in_.q.dim(1), number % in_.q.dim(1))[row];
+      sum_over(pieces_.of(number).sums + first * d_, d_, count, d_, dq);
+    });
     if (table > 0) sum_tables(tables.data(), table);
   }
 
@@ -160,7 +234,8 @@ class EdgeBackward {
       std::fill_n(head.dv[j], width_, T{0});
     }
     const auto* const begin = in_.edges.parts.as<int32_t>();
-    task.backward(head, begin[parts_ * split / splits_], begin[parts_ * (split + 1) / splits_]);
+    task.backward(head, pieces_.of(number), begin[parts_ * split / splits_],
+                  begin[parts_ * (split + 1) / splits_]);
   }
 
   void sum_keys() {
@@ -195,6 +270,7 @@ class EdgeBackward {
   const ConstView out_, lse_, dout_;
   const kernels::EdgeGradients& to_;
   const int64_t heads_, parts_, keys_, d_, width_;
+  const AllPieces<T> pieces_;
   int64_t splits_ = 1, groups_ = 0;
   T* shared_keys_ = nullptr;
 };

@@ -8,6 +8,7 @@
 #include "core/graph.h"
 #include "models/bp_transformer/tree_layers.h"
 #include "ops/copy.h"
+#include "ops/patterns/edge_builder.h"
 
 namespace longspan {
 namespace {

@@ -72,6 +72,8 @@ struct EdgeCall {
             edges->view(),
             edges->block_keys,
             edges->block_labels,
+            edges->strip_slots,
+            edges->strip_pieces,
             edges->row_slots,
             edges->key_slots,
             scale,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ops/patterns/edge_builder.h"
 
 namespace longspan {
 namespace {
@@ -166,7 +167,7 @@ std::shared_ptr<const EdgeLayout> make(std::span<const int64_t> leaves, const Tr
     const int64_t end = rows == TreeRows::leaves ? n : nodes;
     for (int64_t node = first; node < end; ++node) {
       runs.add(tree, node, offset);
-      if (tree.level_of(node) != tree.level_of(node + 1)) builder.end_group();
+      if (tree.level_of(node) != tree.level_of(node + 1)) builder.start_block();
     }
     builder.end_group();
     offset += nodes;

@@ -10,6 +10,7 @@
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"
+#include "ops/patterns/edge_builder.h"
 #include "ops/patterns/tree.h"
 #include "ops/random.h"
 #include "ops/shape.h"

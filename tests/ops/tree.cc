@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ops/patterns/edge_builder.h"
 #include "tests/harness/messages.h"
 
 namespace longspan::test {

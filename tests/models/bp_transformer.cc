@@ -405,14 +405,16 @@ double recalled(LanguageModel& model) {
   };
   int64_t step = 0;
   const std::tuple<int64_t, int64_t, int64_t> stages[] = {
-      {16, 64, 150}, {64, 16, 30}, {259, 8, 15}};
+      {16, 64, 150}, {64, 16, 60}, {259, 8, 30}};
   for (const auto& [length, rows, steps] : stages) {
     for (int64_t i = 0; i < steps; ++i, ++step) {
       const Batch b = batch(length, "train", step * 64, rows);
       const Pass pass{.training = true, .gen = Generator{2}.fork(static_cast<uint64_t>(step))};
       backward(model.loss(b.tokens, b.targets, {}, pass).total());
       clip_gradients(adam, 0.25);
-      adam.step(3e-3 * std::min(1.0, static_cast<double>(step + 1) / 20));
+      // At a rate that does not fall, half of the seeds end below 99 %; at this one none of eight.
+      adam.step(3e-3 * std::min({1.0, static_cast<double>(step + 1) / 20,
+                                 static_cast<double>(240 - step) / 120}));
     }
   }
   const NoGrad off;

@@ -24,10 +24,12 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "bench/harness.h"
 #include "core/error.h"
 #include "models/transformer_xl/transformer_xl.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/shape.h"
 #include "train/optimizer.h"
 
@@ -118,6 +120,9 @@ int turn(std::string_view what, std::string_view shape) {
     adam.step(1e-4);
   };
   for (int64_t read = 0; read <= c.mem_len; read += length) next();
+  const MacCount counted;
+  next();
+  const double flops = 2.0 * static_cast<double>(counted.total()) * (train ? 3 : 1);
   double best = HUGE_VAL, wall = HUGE_VAL;
   for (int i = 0; i < 3; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -126,7 +131,8 @@ int turn(std::string_view what, std::string_view shape) {
         wall, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   const auto count = static_cast<double>(batch * length);
-  fmt::print("{{\"cpu\": {:.4g}, \"wall\": {:.4g}}}\n", best / count, wall / count);
+  fmt::print("{{\"cpu\": {:.4g}, \"wall\": {:.4g}, \"share_of_peak\": {:.3f}}}\n", best / count,
+             wall / count, flops / best / fma_peak(1));
   return 0;
 }
 

@@ -4,7 +4,8 @@
 //
 //   bench_tree pairs [--turns N] [--length L] [--heads H] [--causal 1] [--k K]
 //     nanoseconds of an edge, forward and backward, for several k (or one) and label clips, and how
-//     many times as much that is as a pair of dense attention (at 4,096 tokens) in the same run
+//     many times as much that is as a pair of dense attention (at 4,096 tokens) in the same run;
+//     times_dense_products: how many times as many products the kernels compute for a pair
 //   bench_tree growth [--turns N] [--longest L] [--heads H] [--k K]
 //     seconds and peak bytes for lengths from 4,096 on, both sides, forward and backward, with the
 //     exponents of their growth
@@ -16,6 +17,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +25,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "autograd/engine.h"
@@ -99,6 +102,55 @@ void turns_of(std::vector<Case>& cases, int64_t turns) {
   }
 }
 
+/// Returns how many products of a row and a key of d numbers the kernels compute for a layout,
+/// forward and backward, the pairs that rows of a block or tile have in vain included. Dense
+/// attention computes 7 for a pair.
+double products(const EdgeLayout& layout) {
+  const std::vector<int32_t> blocks = layout.blocks.to_vector<int32_t>(),
+                             keys = layout.keys.to_vector<int32_t>(),
+                             rows = layout.strip_rows.to_vector<int32_t>(),
+                             runs = layout.runs.to_vector<int32_t>();
+  static constexpr int64_t kLanes = kernels::kEdgeBlockRows, kTile = 4;
+  // Scores have a lane for each of 16 rows (keys, in strips); sums go through tiles of four. `bits`
+  // tells which of 16 each of n members meets.
+  const auto sums = [](int64_t n, const auto& bits) {
+    int64_t of_lanes = 0, of_members = 0;
+    for (int64_t i = 0; i < n; i += kTile) {
+      const int64_t some = std::min(kTile, n - i);
+      uint32_t all = 0;
+      for (int64_t j = i; j < i + some; ++j) all |= bits(j);
+      of_members += some * (std::bit_width(all) - std::countr_zero(all));
+      for (int64_t j = i; j < i + some; ++j) {
+        for (int64_t lane = 0; lane < kLanes; lane += kTile) {
+          of_lanes += (bits(j) >> lane & ((1U << kTile) - 1)) != 0 ? kTile : 0;
+        }
+      }
+    }
+    return std::pair(of_lanes, of_members);
+  };
+  int64_t total = 0;
+  for (size_t at = 0; at < blocks.size(); at += kernels::kEdgeBlockFields) {
+    const int32_t* const block = blocks.data() + at;
+    if (block[0] == kernels::kEdgeStrip) {
+      const auto [of_keys, of_rows] = sums(block[4], [&](int64_t i) {
+        return static_cast<uint32_t>(
+            rows[static_cast<size_t>(kernels::kEdgeStripFields * (block[3] + i) + 1)]);
+      });
+      total += 3 * kLanes * block[4] + 2 * of_rows + 2 * of_keys;
+    } else if (block[6] > 0) {
+      const auto [of_rows, of_keys] = sums(block[6], [&](int64_t i) {
+        return static_cast<uint32_t>(keys[static_cast<size_t>(2 * (block[5] + i) + 1)]);
+      });
+      total += 3 * kLanes * block[6] + 2 * of_rows + 2 * of_keys + 4 * kLanes * block[10];
+    } else {
+      for (int64_t r = 0; r < block[2] * block[4]; ++r) {
+        total += 9 * runs[static_cast<size_t>(3 * (block[3] + r) + 1)];
+      }
+    }
+  }
+  return static_cast<double>(total);
+}
+
 nlohmann::ordered_json described(const Case& c) {
   return {{"attention", c.k > 0 ? "tree" : "dense"},
           {"length", c.length},
@@ -130,6 +182,11 @@ void pairs(int64_t turns, int64_t length, int64_t heads, bool causal, int64_t on
     // Useful operations: 6 d for each pair forward and 16 d backward, with labels; dense 4 and 10.
     const double flops = (c.k > 0 ? 22.0 : 14.0) * static_cast<double>(kWidth);
     line["of_peak_both"] = flops / all / peak;
+    // What a pair would cost if all products were as fast as those of dense attention.
+    if (c.k > 0) {
+      const auto layout = tree_edges(std::span(&c.length, 1), c.options());
+      line["times_dense_products"] = products(*layout) / (7 * static_cast<double>(layout->pairs));
+    }
     fmt::print("{}\n", line.dump());
     std::fflush(stdout);
   }

@@ -74,8 +74,9 @@ int64_t EdgeBlocks::pairs_of(int64_t from, int64_t to) const {
 }
 
 void EdgeBlocks::append(int64_t from, int64_t to, std::span<const int64_t> starts) {
-  for (const int64_t start : starts) {
-    if (start > from && start < to) append_range(std::exchange(from, start), start);
+  for (auto start = std::ranges::upper_bound(starts, from); start != starts.end() && *start < to;
+       ++start) {
+    append_range(std::exchange(from, *start), *start);
   }
   append_range(from, to);
   append_long_rows();

@@ -19,8 +19,8 @@ class EdgeBlocks {
              const std::vector<int32_t>& labels)
       : runs_(runs), row_begin_(row_begin), labels_(labels) {}
 
-  /// Appends rows from .. to - 1, which no other rows are computed together with. `starts` are rows
-  /// at which a block should begin.
+  /// Appends rows from .. to - 1, which no other rows are computed together with. `starts` are all
+  /// rows at which a block should begin, in ascending order.
   void append(int64_t from, int64_t to, std::span<const int64_t> starts);
 
   /// Makes the tables, and counts.

@@ -1,4 +1,5 @@
-// Rows of edge attention one by one, for one SIMD target: rows with long runs or few neighbours.
+// Rows of edge attention one by one, for one SIMD target: those that share too few of their keys
+// with others.
 
 #if defined(LONGSPAN_CPU_EDGE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_EDGE_ROWS_INL_H_

@@ -5,7 +5,8 @@
 //   bench_tree pairs [--turns N] [--length L] [--heads H] [--causal 1] [--k K]
 //     nanoseconds of an edge, forward and backward, for several k (or one) and label clips, and how
 //     many times as much that is as a pair of dense attention (at 4,096 tokens) in the same run;
-//     times_dense_products: how many times as many products the kernels compute for a pair
+//     times_dense_products: how many times as many products the kernels compute for a pair;
+//     layout_bytes_per_token: the tables that say which node attends to which
 //   bench_tree growth [--turns N] [--longest L] [--heads H] [--k K]
 //     seconds and peak bytes for lengths from 4,096 on, both sides, forward and backward, with the
 //     exponents of their growth
@@ -186,6 +187,9 @@ void pairs(int64_t turns, int64_t length, int64_t heads, bool causal, int64_t on
     if (c.k > 0) {
       const auto layout = tree_edges(std::span(&c.length, 1), c.options());
       line["times_dense_products"] = products(*layout) / (7 * static_cast<double>(layout->pairs));
+      int64_t bytes = 0;
+      EdgeLayout::visit_tensors([&](const Tensor& t) { bytes += t ? t.nbytes() : 0; }, *layout);
+      line["layout_bytes_per_token"] = static_cast<double>(bytes) / static_cast<double>(c.length);
     }
     fmt::print("{}\n", line.dump());
     std::fflush(stdout);

@@ -12,13 +12,17 @@ namespace longspan::kernels {
 /// and every pair has a label. All tensors are i32 and contiguous.
 template <class X>
 struct EdgeTablesOf {
-  /// [blocks, kEdgeBlockFields], in an order in which the rows of strips go on. They cover all
-  /// pairs. Either kEdgeRows, first row, rows (at most kEdgeBlockRows), first run, runs of each
-  /// row, then first key and keys, first group and groups, first label and labels of the three
-  /// tables below. Rows without keys there are computed one by one. Run o of the r-th row is run
-  /// first_run + r runs + o. Or kEdgeStrip, for a few consecutive keys with the long rows that
-  /// attend to them: first key, keys (at most kEdgeStripKeys), first of strip_rows and their
-  /// number.
+  /// [blocks, kEdgeBlockFields]: what the CPU's kernels compute at once, all pairs exactly once.
+  /// The first field says which of two kinds a block is.
+  ///
+  /// kEdgeRows: some rows. First row, rows (at most kEdgeBlockRows), first run, runs of each row,
+  /// then first key and keys, first group and groups, first label and labels, which are entries of
+  /// the next three tables. With no keys there, the rows are computed one by one. Run o of the r-th
+  /// row is run first_run + r runs + o.
+  ///
+  /// kEdgeStrip: a few consecutive keys with the long rows that attend to them. First key, keys (at
+  /// most kEdgeStripKeys), first entry of strip_rows and entries. A row may stand in many strips,
+  /// in ascending order of keys.
   X blocks;
   /// For blocks whose rows are best computed together, since they attend to nearly the same keys.
   /// [n, 2]: a key, and the rows of the block that attend to it, bit r for the r-th. The keys of a
@@ -29,9 +33,11 @@ struct EdgeTablesOf {
   /// on or 0 if all keys have that label, and these rows as bits.
   X groups;
   X used_labels;  ///< [n]: labels of blocks; blocks with the same labels share them
-  /// [n, kEdgeStripFields]: a row of a strip, its keys there as bits, its slot, kEdgePieceBegins
-  /// and kEdgePieceEnds as bits, the number of the piece among those of all rows that have several,
-  /// else -1, and its label. A piece of a row is a few strips, in which it keeps its slot.
+  /// [n, kEdgeStripFields]: a row of a strip; its keys there, as bits; the slot of the workspace
+  /// that holds its sums while its strips are computed; whether a piece of the row begins or ends
+  /// here (kEdgePieceBegins, kEdgePieceEnds); and the number of the piece, or -1 if the row has
+  /// only one. A piece is at most kEdgeStripPiece keys of a row. All keys of a row of strips have
+  /// the same label, which changes no probability.
   X strip_rows;
   X strip_cuts;  ///< [n, 3]: rows of strips that have several pieces, the first and their number
   /// [runs, 3]: first key, keys, label list. Key t of a run has the label labels[list + t]; with a
@@ -110,8 +116,8 @@ struct EdgeAttentionInputs {
 };
 
 /// out_i = sum_j P_ij keep_ij v_j, P_ij = exp(s_ij - lse_i), s_ij = scale q_i . (k_j +
-/// r_label(i,j)). A row without keys gets out = 0 and lse = -inf. A
-/// backend may leave a label that all keys of a row have out of its lse.
+/// r_label(i,j)). A row without keys gets out = 0 and lse = -inf. If
+/// all keys of a row have the same label, a backend may leave its term out of all scores and lse.
 ///   out  [B, H, R, dv], dtype of q, any strides with the last one 1
 ///   lse  [B, H, R], dtype of q, contiguous
 inline constinit Kernel<void(const EdgeAttentionInputs& in, View out, View lse)>

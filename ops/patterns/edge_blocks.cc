@@ -6,9 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include "core/divide.h"
-#include "core/error.h"
-
 namespace longspan::detail {
 namespace {
 

@@ -38,12 +38,14 @@
 namespace longspan::bench {
 namespace {
 
-/// c [m, n] = a b over k; `layout` has N or T (transposed) for each operand.
+/// c [m, n] = a b over k; `layout` has N or T (transposed) for each operand. Calls take `matrices`
+/// of b in turn, so that many of them come from main memory.
 struct Product {
   const char* kind;
   int64_t m, n, k;
   std::string layout;
   DType dtype;
+  int64_t matrices = 1;
 
   std::string name() const {
     return fmt::format("{} {}x{}x{} {} {}", kind, m, n, k, layout, name_of(dtype));
@@ -87,6 +89,9 @@ std::vector<Product> products() {
   all.push_back({"few rows", 1, 1024, 4096, "NT", DType::f32});
   all.push_back({"few rows", 4, 4096, 1024, "NT", DType::f32});
   all.push_back({"few rows", 16, 4096, 1024, "NT", DType::f32});
+  for (const int64_t rows : {8, 16, 17, 32, 64, 128, 256, 512}) {  // of 128 MiB of weights
+    all.push_back({"layers", rows, 2048, 512, "NT", DType::f32, 32});
+  }
   return all;
 }
 
@@ -105,31 +110,40 @@ struct Way {
 };
 
 template <class T, class F>
-void call(const Product& p, const Tensor& a, const Tensor& b, Tensor& c, F gemm) {
+void call(const Product& p, const Tensor& a, const Tensor& b, int64_t index, Tensor& c, F gemm) {
   const auto size = [](int64_t x) { return static_cast<blasint>(x); };
   const bool at = p.layout[0] == 'T', bt = p.layout[1] == 'T';
   gemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans, size(p.m),
-       size(p.n), size(p.k), T{1}, a.view().as<T>(), size(at ? p.m : p.k), b.view().as<T>(),
-       size(bt ? p.k : p.n), T{0}, c.mut().as<T>(), size(p.n));
+       size(p.n), size(p.k), T{1}, a.view().as<T>(), size(at ? p.m : p.k),
+       b.view().as<T>() + index * p.n * p.k, size(bt ? p.k : p.n), T{0}, c.mut().as<T>(),
+       size(p.n));
 }
 
 std::vector<Way> ways_of(const Product& p) {
   const bool at = p.layout[0] == 'T', bt = p.layout[1] == 'T';
   const Tensor a = cast(values(at ? Shape{p.k, p.m} : Shape{p.m, p.k}, 1), p.dtype);
-  const Tensor b = cast(values(bt ? Shape{p.n, p.k} : Shape{p.k, p.n}, 2), p.dtype);
-  const Tensor left = at ? transpose(a) : a, right = bt ? transpose(b) : b;
+  const Tensor b =
+      cast(values(bt ? Shape{p.matrices, p.n, p.k} : Shape{p.matrices, p.k, p.n}, 2), p.dtype);
+  const Tensor left = at ? transpose(a) : a;
+  std::vector<Tensor> right;
+  for (int64_t i = 0; i < p.matrices; ++i) {
+    const Tensor one = select(b, 0, i);
+    right.push_back(bt ? transpose(one) : one);
+  }
   Tensor c = Tensor::empty({p.m, p.n}, p.dtype);
   const auto with = [=](MatmulLibrary library) {
-    return [=]() mutable {
+    return [=, next = size_t{0}]() mutable {
       const WithMatmulLibrary setting(library);
-      kernels::matmul(c.device(), left.view(), right.view(), {}, c.mut(), false);
+      kernels::matmul(c.device(), left.view(), right[next++ % right.size()].view(), {}, c.mut(),
+                      false);
     };
   };
-  const auto whole = [=]() mutable {
+  const auto whole = [=, next = int64_t{0}]() mutable {
+    const int64_t index = next++ % p.matrices;
     if (p.dtype == DType::f64) {
-      call<double>(p, a, b, c, cblas_dgemm);
+      call<double>(p, a, b, index, c, cblas_dgemm);
     } else {
-      call<float>(p, a, b, c, cblas_sgemm);
+      call<float>(p, a, b, index, c, cblas_sgemm);
     }
   };
   return {{"own", with(MatmulLibrary::own)},

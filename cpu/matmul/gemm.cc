@@ -7,6 +7,9 @@
 #include <hwy/highway.h>
 
 #include "cpu/matmul/gemm.h"
+
+#include <algorithm>
+
 #include "cpu/matmul/gemm_dot.h"
 #include "cpu/matmul/gemm_openblas.h"
 #include "cpu/matmul/gemm_task-inl.h"
@@ -36,6 +39,15 @@ namespace longspan::cpu {
 
 HWY_EXPORT(RunGemm);
 HWY_EXPORT(PlanGemm);
+
+bool pays_to_turn(const Gemm& g) {
+  // A smaller W usually comes from a cache. More rows use up what packing costs, and a turned
+  // product pays for whole vectors of them.
+  constexpr int64_t far = int64_t{1} << 19, many = 256;
+  return g.dtype == DType::f32 && g.c_dtype == DType::f32 && !g.dot && !g.openblas &&
+         g.b_row == 1 && g.b_col != 1 && g.m > few && g.m <= std::min(many, g.n) &&
+         g.n * g.k * size_of(g.dtype) >= far;
+}
 
 GemmPlan plan_gemm(const Gemm& g, int threads) {
   if (g.openblas) return plan_gemm_openblas(g);

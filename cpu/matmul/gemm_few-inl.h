@@ -22,7 +22,6 @@ namespace {
 // A product with few rows, such as that of one token, uses each element of b only a few times, so b
 // is read once, in place, and not packed. The sums of an element are those of a tile.
 
-constexpr int64_t few = 4;
 constexpr int64_t few_width = 4 * across;  // columns at a time: enough chains to keep the units
                                            // busy
 
@@ -44,7 +43,7 @@ struct FewSums {
   /// Adds four steps of k; the columns of b are contiguous along k.
   template <class S>
   HWY_INLINE void add_four(const S* b, int64_t b_col, const T* a, int64_t a_row) {
-    const Columns c = load_columns<T>(b, b_col);
+    const Columns<across> c = load_columns<T, across>(b, b_col);
     add(c.c0, a, a_row);
     add(c.c1, a + 1, a_row);
     add(c.c2, a + 2, a_row);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "core/dtype.h"
 
@@ -13,15 +14,29 @@ struct Gemm {
   int64_t a_row, a_col;
   const void* b;
   int64_t b_row, b_col;
-  const void* bias;  // [n], or null; f64 for f64 operands, else f32
-  void* c;           // unit stride along n
-  int64_t c_row;
-  DType dtype;    // of a and b
-  DType c_dtype;  // the same, or f32 for f16 and bf16
+  const void* bias;  // [n], or [m] if `turned`, or null; f64 for f64 operands, else f32
+  void* c;           // unit stride along n, or along m if `turned`
+  int64_t c_row;     // elements between rows of c, or between its columns
+  DType dtype;       // of a and b
+  DType c_dtype;     // the same, or f32 for f16 and bf16
   bool accumulate;
   bool dot = false;       // bf16 or f32 operands: pairs rounded to bf16, if bf16_dot() allows
   bool openblas = false;  // use OpenBLAS, if fits_openblas() allows
+  bool turned = false;    // c is stored as its transpose
 };
+
+/// A product of at most so many rows reads b in place where it can.
+inline constexpr int64_t few = 4;
+
+/// Returns the same product as c^T = b^T a^T, which gives c the same bits.
+inline Gemm turn(Gemm g) {
+  std::swap(g.m, g.n);
+  std::swap(g.a, g.b);
+  std::swap(g.a_row, g.b_col);
+  std::swap(g.a_col, g.b_row);
+  g.turned = !g.turned;
+  return g;
+}
 
 /// How a product is split into tasks. Result bits do not depend on it, except with OpenBLAS.
 struct GemmPlan {

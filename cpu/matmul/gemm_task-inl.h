@@ -69,8 +69,8 @@ Steps pack_strips(int64_t strips, int64_t m, int64_t k, const S* a, int64_t row,
 /// Whether few_across() reads b.
 template <class T>
 bool few_rows(const Gemm& g) {
-  return HWY_TARGET != HWY_SCALAR && sizeof(T) == sizeof(float) && g.m <= few && g.b_row == 1 &&
-         g.b_col != 1;
+  return HWY_TARGET != HWY_SCALAR && sizeof(T) == sizeof(float) && g.m <= few && !g.turned &&
+         g.b_row == 1 && g.b_col != 1;
 }
 
 /// Whether a and b consist of T without packing.
@@ -219,14 +219,16 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   const int64_t m = std::min(plan.rows, g.m - i0), n = std::min(plan.columns, g.n - j0);
   const S* a = static_cast<const S*>(g.a) + i0 * g.a_row;
   const S* b = static_cast<const S*>(g.b) + j0 * g.b_col;
-  const auto* bias = g.bias != nullptr ? static_cast<const Sum<T>*>(g.bias) + j0 : nullptr;
+  const auto* bias =
+      g.bias != nullptr ? static_cast<const Sum<T>*>(g.bias) + (g.turned ? i0 : j0) : nullptr;
   T* strip = scratch;
   T* panels = strip + strip_elements<T>(g);
   Sum<T>* wide = as_lanes(panels + panel_elements<T>(g, plan));
 
   const AccumulatorPlacement placement = accumulator_placement<T>(g);
-  const int64_t c_first = i0 * g.c_row + j0,
-                c_row = placement == AccumulatorPlacement::nowhere ? g.c_row : n;
+  const int64_t c_row = placement == AccumulatorPlacement::nowhere ? g.c_row : n;
+  const int64_t down = g.turned ? 1 : c_row, right = g.turned ? c_row : 1;
+  const int64_t c_first = g.turned ? i0 + j0 * g.c_row : i0 * g.c_row + j0;
   S* narrow_c = static_cast<S*>(g.c) + c_first;  // destination of the sums
   Sum<T>* c =
       placement == AccumulatorPlacement::nowhere ? static_cast<Sum<T>*>(g.c) + c_first : wide;
@@ -268,7 +270,7 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
         i_packed = i + packed;
         tiles_done = 0;
       }
-      Sum<T>* sums = placement == AccumulatorPlacement::strip ? c : c + i * c_row;
+      Sum<T>* sums = placement == AccumulatorPlacement::strip ? c : c + i * down;
       if (placement == AccumulatorPlacement::strip)
         widen_sums<T>(g, narrow_c + i * g.c_row, rows, n, sums);
       const S* after = i_packed < m ? a_block + i_packed * g.a_row : next_block;
@@ -276,8 +278,12 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
 #if HWY_TARGET != HWY_SCALAR
       if constexpr (sizeof(T) == sizeof(float)) {
         for (; few_of_a && j < lying; j += few_width) {
-          const Target<T> to{sums + j, c_row, bias != nullptr && k0 == 0 ? bias + j : nullptr,
-                             g.accumulate || k0 > 0, few_width};
+          const Target<T> to{sums + j,
+                             c_row,
+                             bias != nullptr && k0 == 0 ? bias + j : nullptr,
+                             g.accumulate || k0 > 0,
+                             few_width,
+                             false};
           few_across_rows(rows, k, strip_a, steps.row, b_block + j * g.b_col, g.b_col, to);
         }
       }
@@ -295,8 +301,9 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
         const T* panel_b = lies ? static_cast<const T*>(static_cast<const void*>(b_block + j))
                                 : panels + (j - lying) / width * apart;
         const int64_t b_row = lies ? g.b_row : width;
-        const Target<T> to{sums + j, c_row, bias != nullptr && k0 == 0 ? bias + j : nullptr,
-                           g.accumulate || k0 > 0, columns};
+        const Sum<T>* added = bias != nullptr && k0 == 0 ? bias + (g.turned ? i : j) : nullptr;
+        const Target<T> to{sums + j * right,       c_row,   added,
+                           g.accumulate || k0 > 0, columns, g.turned};
         if (columns > lanes<T>) {
           tiles<T, 2>(rows, steps_of_k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
         } else {

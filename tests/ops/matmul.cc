@@ -11,6 +11,7 @@
 #include "autograd/record.h"
 #include "core/kernels/matmul.h"
 #include "core/parallel.h"
+#include "cpu/matmul/gemm.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/op_info.h"
@@ -271,6 +272,78 @@ TEST(Matmul, FewRowsOfManyColumns) {
       expect_same_bits(product(turned), last);
     }
   }
+}
+
+// Computes the product of contiguous a and b, stored as [n, k], into c with rows of n + 3.
+std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, bool bias,
+                               bool accumulate, bool turned, int threads) {
+  const Making making{dtype, dtype, Layout::contiguous, {}};
+  const Tensor a = make(randn({m, k}), Generator{5}, making);
+  const Tensor b = make(randn({n, k}), Generator{6}, making);
+  const Tensor extra = make(randn({n}), Generator{7}, making);
+  Tensor c = make(randn({m, n + 3}), Generator{8}, making);
+  cpu::Gemm g{.m = m,
+              .n = n,
+              .k = k,
+              .a = a.view().data,
+              .a_row = k,
+              .a_col = 1,
+              .b = b.view().data,
+              .b_row = 1,
+              .b_col = k,
+              .bias = bias ? extra.view().data : nullptr,
+              .c = c.mut().data,
+              .c_row = n + 3,
+              .dtype = dtype,
+              .c_dtype = dtype,
+              .accumulate = accumulate};
+  if (turned) g = cpu::turn(g);
+  const cpu::GemmPlan plan = cpu::plan_gemm(g, threads);
+  Tensor scratch = Tensor::empty({plan.scratch / 8 + 1}, DType::f64);
+  for (int64_t i = 0; i < plan.tasks(g); ++i) cpu::run_gemm(g, plan, i, scratch.mut().data);
+  return cast(c, DType::f64).to_vector<double>();
+}
+
+// The transpose of a product has the same bits, beside any edges of tiles, blocks and tasks.
+TEST(Matmul, TurnedProductsHaveTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const int64_t m : {5, 8, 17, 34, 128, 259}) {
+      for (const int64_t n : {3, 7, 12, 23, 64, 301}) {
+        for (const int64_t k : {1, 30, 513, 1100}) {
+          const bool bias = (m + n + k) % 2 == 0, accumulate = k % 3 == 0;
+          const int threads = n > 200 ? 3 : 1;
+          SCOPED_TRACE(fmt::format("{} m {} n {} k {}", name_of(dtype), m, n, k));
+          EXPECT_EQ(product_of(dtype, m, n, k, bias, accumulate, true, threads),
+                    product_of(dtype, m, n, k, bias, accumulate, false, threads));
+        }
+      }
+    }
+  }
+}
+
+// Products with a large matrix are turned up to a number of rows, which changes no bits of a row.
+TEST(Matmul, RowsBesideALargeMatrix) {
+  const int before = num_threads();
+  const int64_t n = 523, k = 517, most = 300;
+  const Tensor a = make(randn({2, most, k}), Generator{1}, f32_making);
+  const Tensor b = make(randn({2, n, k}), Generator{2}, f32_making);
+  const Tensor bias = make(randn({n}), Generator{3}, f32_making);
+  const auto product = [&](const Tensor& rows) {
+    Tensor c = full({2, rows.dim(1), n}, 0.5, DType::f32);
+    kernels::matmul(c.device(), rows.view(), transpose(b, 1, 2).view(), bias.view(), c.mut(), true);
+    return numbers(contiguous(transpose(c, 0, 1)));
+  };
+  const std::vector<float> all = product(a);
+  for (const int64_t m : {1, 4, 5, 16, 33, 128, 150, 256, 257}) {
+    SCOPED_TRACE(fmt::format("m {}", m));
+    const int64_t first = most - m;
+    const std::vector<float> last(all.begin() + first * 2 * n, all.end());
+    for (const int threads : {1, 2}) {
+      set_num_threads(threads);
+      expect_same_bits(product(a.alias({2, m, k}, {most * k, k, 1}, first * k)), last);
+    }
+  }
+  set_num_threads(before);
 }
 
 // A column's bits do not depend on the columns beside it, nor on the layouts of the operands.

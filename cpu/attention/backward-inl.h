@@ -535,8 +535,8 @@ void backward(const AttentionProblem& in, const ConstView& out, const ConstView&
   const bool runs = on != meta_device;
   const Buffer<T> delta(batch * heads * in.inputs.q.dim(2), on);
   if (runs) row_delta<T>(in, out, dout, dlse, delta.data());
-  const Buffer<T> packed(RelationPanels<T>::size(in), on);
-  const RelationPanels<T> relations(in, packed.data());
+  const Buffer<T> packed(RelationPanels<T>::size(in, Direction::backward), on);
+  const RelationPanels<T> relations(in, Direction::backward, packed.data());
   const SpanRows<T> spans(in);
   const bool rows = grads.q || grads.relation_query, columns = static_cast<bool>(grads.k[0]);
   const bool tables = grads.relation_key || grads.relation_bias || grads.relation_value;

@@ -86,7 +86,7 @@ struct BackwardContext {
   const bool relation_query = static_cast<bool>(in.inputs.relation_query);
   // Whether scores, and values, have relation terms, and whether to sum dS, and P, by id.
   const bool shift = call.relations.key_columns != nullptr || call.relations.bias != nullptr;
-  const bool carry = call.relations.value_rows != nullptr;
+  const bool carry = call.relations.value_columns != nullptr;
   const bool bin = shift && (call.tables || call.rows);
   const bool bin_values = carry && call.tables;
 };

@@ -148,10 +148,11 @@ class ForwardTask {
     Vectors vectors;
   };
 
-  // Prefetches, during the products of the tile's `ranges`, the tile's outputs and the rows that
-  // the next tile reads for the first time.
+  // Prefetches, during the products of the tile's `ranges`, the keys and values that it packs after
+  // its first block, its outputs, and the rows that the next tile reads for the first time.
   void prefetch_next(int64_t t, const std::vector<KeyRange>& ranges, std::vector<KeyRange>& next) {
     prefetcher_.clear();
+    prefetch_blocks(ranges, 1, 0);
     const int64_t row = head_.tile_row(t), end = row + head_.tile_rows(t);
     if (!in_.accumulate) prefetcher_.add(out_sink_, row, end);
     if (t + 1 < task_.tile_end) {
@@ -159,21 +160,27 @@ class ForwardTask {
       prefetcher_.add(q_, end, next_end);
       if (in_.accumulate) prefetcher_.add(out_sink_, end, next_end);
       head_.ranges(t + 1, 0, head_.place_end(), next);
-      int64_t done = -1;
-      for (const KeyRange& k : next) {
-        for (int64_t block = std::max(k.k0 / kBlock, done + 1); block * kBlock < k.k1; ++block) {
-          done = block;
-          if (blocks_.has(block - blocks_.first)) continue;
-          const HeadSegment& s = head_.at_place(block * kBlock);
-          const int64_t from = block * kBlock - s.first, to = std::min(s.keys, from + kBlock);
-          prefetcher_.add(k_[s.number], from, to);
-          prefetcher_.add(v_[s.number], from, to);
-        }
-      }
+      prefetch_blocks(next, 0, ranges.empty() ? 0 : ceil_div(ranges.back().k1, kBlock));
     }
     int64_t panels = value_panels_;
     for (const KeyRange& k : ranges) panels += ceil_div(k.k1 - k.k0, N);
     prefetcher_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
+  }
+
+  // Queues the blocks of `ranges`, from block `from` on, that are not packed yet, but for the first
+  // `skip` of them.
+  void prefetch_blocks(const std::vector<KeyRange>& ranges, int64_t skip, int64_t from) {
+    int64_t done = from - 1;
+    for (const KeyRange& k : ranges) {
+      for (int64_t block = std::max(k.k0 / kBlock, done + 1); block * kBlock < k.k1; ++block) {
+        done = block;
+        if (blocks_.has(block - blocks_.first) || skip-- > 0) continue;
+        const HeadSegment& s = head_.at_place(block * kBlock);
+        const int64_t key = block * kBlock - s.first, stop = std::min(s.keys, key + kBlock);
+        prefetcher_.add(k_[s.number], key, stop);
+        prefetcher_.add(v_[s.number], key, stop);
+      }
+    }
   }
 
   // Returns the slot of a block; packs it at its first use.
@@ -584,8 +591,8 @@ class ForwardTask {
 
 template <class T>
 void forward(const AttentionProblem& in, const View& out, const View& lse) {
-  const Buffer<T> packed(RelationPanels<T>::size(in), in.inputs.q.device);
-  const RelationPanels<T> relations(in, packed.data());
+  const Buffer<T> packed(RelationPanels<T>::size(in, Direction::forward), in.inputs.q.device);
+  const RelationPanels<T> relations(in, Direction::forward, packed.data());
   const SpanRows<T> spans(in);
   // A task packs the keys that it sees, so it should be long; results do not depend on its length.
   constexpr int64_t kTasks = 4;  // per thread

@@ -415,13 +415,16 @@ struct SpanRows {
   }
 };
 
-// The relation tables of a call, packed once for all heads.
+// The relation tables of a call, packed once for all heads. Forward multiplies queries by columns
+// of keys, and probabilities by rows of values; backward multiplies by the other three.
+enum class Direction { forward, backward };
 template <class T>
 struct RelationPanels {
   Relation<T> shape;
   int64_t width = 0, value_width = 0;
   bool key_heads = false, bias_heads = false, value_heads = false;  // one table for each head
   // Per head: columns are [panels of ids][width][NR], rows are [panels of width][padded ids][NR].
+  // Null if the table is not given or the direction does not need them.
   T *key_columns = nullptr, *key_rows = nullptr;
   T *value_columns = nullptr, *value_rows = nullptr;
   T* bias = nullptr;  // [padded ids], times scale log2(e)
@@ -439,9 +442,12 @@ struct RelationPanels {
   const T* bias_of(int64_t h) const { return offset(bias, bias_heads, h, shape.padded()); }
 
   /// Returns the elements of the buffer that the constructor fills.
-  static int64_t size(const AttentionProblem& in) { return RelationPanels(in, nullptr).used_; }
+  static int64_t size(const AttentionProblem& in, Direction direction) {
+    return RelationPanels(in, direction, nullptr).used_;
+  }
 
-  RelationPanels(const AttentionProblem& in, T* buffer) {
+  RelationPanels(const AttentionProblem& in, Direction direction, T* buffer) {
+    const bool back = direction == Direction::backward;
     const auto& terms = in.inputs;
     width = in.inputs.q.dim(3);
     value_width = in.inputs.v[0].dim(3);
@@ -449,10 +455,13 @@ struct RelationPanels {
     shape.init(in.numbers.left, in.numbers.right, in.numbers.ids);
     if (terms.relation_key) {
       key_heads = terms.relation_key.dim(0) > 1;
+      key_columns = take_table(terms.relation_key, buffer);
+      if (back) key_rows = take_table(terms.relation_key, buffer);
       pack(terms.relation_key, buffer, key_columns, key_rows);
     }
     if (terms.relation_value) {
       value_heads = terms.relation_value.dim(0) > 1;
+      (back ? value_columns : value_rows) = take_table(terms.relation_value, buffer);
       pack(terms.relation_value, buffer, value_columns, value_rows);
     }
     if (terms.relation_bias) {
@@ -487,30 +496,36 @@ struct RelationPanels {
     used_ += round_up(count, 64);
     return buffer == nullptr ? nullptr : buffer + at;
   }
-  void pack(const ConstView& table, T* buffer, T*& columns, T*& rows) {
+  int64_t table_size(const ConstView& table) const {
+    return shape.padded() * round_up(table.dim(2), kPanel<T>);
+  }
+  T* take_table(const ConstView& table, T* buffer) {
+    return take(buffer, table.dim(0) * table_size(table));
+  }
+  // Fills the ones of `columns` and `rows` that are not null.
+  void pack(const ConstView& table, const T* buffer, T* columns, T* rows) const {
+    if (buffer == nullptr || table.device == meta_device) return;  // only allocates the workspace
     constexpr int64_t N = kPanel<T>;
     const int64_t ids = shape.ids(), padded = shape.padded(), w = table.dim(2);
-    const int64_t size = padded * round_up(w, N);
-    columns = take(buffer, table.dim(0) * size);
-    rows = take(buffer, table.dim(0) * size);
-    if (buffer == nullptr || table.device == meta_device) return;  // only allocates the workspace
-    const Buffer<T> collected(N * w);
-    for (int64_t h = 0; h < table.dim(0); ++h) {
+    const int64_t size = table_size(table);
+    const int64_t near = shape.distances(), near_rows = shape.distance_rows();
+    const Buffer<T> collected(N * w * num_threads());
+    parallel_for(table.dim(0), [&](int64_t h) {
       RowSource<T> x;
       x.base = table.template as<char>() + h * ids * w * size_of(table.dtype);
       x.dtype = table.dtype;
       x.stride = x.width = w;
-      const int64_t near = shape.distances(), near_rows = shape.distance_rows();
-      for (int64_t j = 0; j < padded; j += N) {
+      for (int64_t j = 0; columns != nullptr && j < padded; j += N) {
         const int64_t first = j < near_rows ? j : near + j - near_rows;
         const int64_t end = j < near_rows ? near : ids;
-        pack_columns(x, first, std::min(N, end - first), collected.data(),
+        pack_columns(x, first, std::min(N, end - first), collected.data() + N * w * worker_index(),
                      columns + h * size + j * w);
       }
+      if (rows == nullptr) return;
       pack_rows(x, 0, near, near_rows, T{1}, rows + h * size, padded);
       pack_rows(x, near, ids - near, padded - near_rows, T{1}, rows + h * size + near_rows * N,
                 padded);
-    }
+    });
   }
 };
 

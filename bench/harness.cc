@@ -200,6 +200,10 @@ double thread_seconds() { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 
 double process_seconds() { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
 
+double with_relative_scores(const MacCount& counted) {
+  return static_cast<double>(counted.total()) + 0.5 * static_cast<double>(counted.attention());
+}
+
 void best(double& seconds, const std::function<void()>& work) {
   const double start = thread_seconds();
   work();

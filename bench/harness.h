@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/tensor.h"
+#include "ops/cost.h"
 
 namespace longspan::bench {
 
@@ -32,6 +33,11 @@ void best(double& seconds, const std::function<void()>& work);
 
 /// Returns the CPU seconds of every thread of this process, by thread id.
 std::map<int, double> thread_times();
+
+/// Returns the multiply-accumulates of a model whose scores have a relative term r_i . a[id] for
+/// every pair. MacCount leaves those out; they are half as many as the others of attention, whose
+/// keys and values are as wide.
+double with_relative_scores(const MacCount& counted);
 
 /// Returns uniform f32 values in scale * [-0.5, 0.5), identical to values() in
 /// bench/peers/worker.py.

@@ -250,7 +250,7 @@ int turn(std::string_view what, std::string_view shape) {
   const auto time = [&](const auto& next) {
     const MacCount counted;
     next();
-    macs = static_cast<double>(counted.total());
+    macs = with_relative_scores(counted);
     for (int i = 0; i < 3; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       best = std::min(best, seconds_of(next));

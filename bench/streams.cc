@@ -122,7 +122,7 @@ int turn(std::string_view what, std::string_view shape) {
   for (int64_t read = 0; read <= c.mem_len; read += length) next();
   const MacCount counted;
   next();
-  const double flops = 2.0 * static_cast<double>(counted.total()) * (train ? 3 : 1);
+  const double flops = 2 * with_relative_scores(counted) * (train ? 3 : 1);
   double best = HUGE_VAL, wall = HUGE_VAL;
   for (int i = 0; i < 3; ++i) {
     const auto begin = std::chrono::steady_clock::now();

@@ -28,6 +28,7 @@
 #include "cpu/matmul/gemm_pack-inl.h"
 #include "cpu/matmul/gemm_problem.h"
 #include "cpu/matmul/gemm_tile-inl.h"
+#include "cpu/matmul/gemm_turned-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {

@@ -94,7 +94,7 @@ struct Target {
   bool turned;      // c is stored as its transpose: `row` is between columns, bias is one of rows
 };
 
-/// Does what finish() does for a turned product.
+/// Does what finish() does for a turned product (cpu/matmul/gemm_turned-inl.h).
 template <class T>
 void finish_turned(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width);
 

@@ -59,12 +59,16 @@ ModelInfo entry(const std::string& name, const std::function<void(LongformerConf
 }
 
 const RegisteredModel window = entry("longformer_window", [](LongformerConfig&) {});
-const RegisteredModel first = entry("longformer_first_token_global", [](LongformerConfig& c) {
-  c.one_sided_window = {2};
-  c.globals = GlobalDefault::first;
-  c.position_offset = 2;
-  c.token_types = 1;
-});
+const RegisteredModel first = [] {
+  ModelInfo m = entry("longformer_first_token_global", [](LongformerConfig& c) {
+    c.one_sided_window = {2};
+    c.globals = GlobalDefault::first;
+    c.position_offset = 2;
+    c.token_types = 1;
+  });
+  m.steps = 800;
+  return m;
+}();
 const RegisteredModel dilated = entry("longformer_one_head_dilated", [](LongformerConfig& c) {
   c.one_sided_window = {1};
   c.dilation = {3};

@@ -49,7 +49,10 @@ const RegisteredModel projected = [] {
   c.n_layer = 3;
   c.k = 1;
   c.clip = 0;
-  return decoder("bp_transformer_projected", c);
+  ModelInfo m = decoder("bp_transformer_projected", c);
+  m.steps = 1000;
+  m.lr = 5e-3;
+  return m;
 }();
 
 ModelInfo encoder(const std::string& name, const BpEncoderConfig& c) {

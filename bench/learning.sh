@@ -117,6 +117,32 @@ compare_heads() {
   done
 }
 
+# compare_windows STEPS DIR: a line for each arrangement of windows over four layers, which together
+# see as many keys, and for dilated ones, over two seeds.
+compare_windows() {
+  local steps=$1 dir=$2 seed kind windows dilation common=("${run[@]}")
+  for seed in 1 2; do
+    for kind in rising equal falling rising-dilated equal-dilated; do
+      out=$dir/$kind-$seed
+      case "$kind" in
+        rising*) windows='[8,16,32,64]' ;;
+        equal*) windows='[30]' ;;
+        falling) windows='[64,32,16,8]' ;;
+      esac
+      case "$kind" in
+        *-dilated) dilation='[1,1,2,2]' ;;  # of two heads of four
+        *) dilation='[1]' ;;
+      esac
+      run=("${common[@]}" --seed "$seed" --set "model.window=$windows" --set "model.dilation=$dilation")
+      train_to "$steps" >&2
+      score test >&2
+      echo "{\"windows\":$windows,\"dilation\":$dilation,\"seed\":$seed,\"steps\":$steps,$(
+        sed 's/.*\("valid_bpb":[0-9.]*\).*/\1/' "$out/summary.json"),$(
+        tail -n 1 "$out/evals.jsonl" | sed 's/.*\("test_bpb":[0-9.]*\).*/\1/')}"
+    done
+  done
+}
+
 # compare_projections DIR: a line for each way to project keys and values, and for full attention, of
 # two layers of 64 over 64 bytes; 16 rows unless the name says how many.
 compare_projections() {
@@ -257,6 +283,10 @@ case "$family" in
     train_to 4000 --length 256 --batch 4
     train_to 6000 --length 512 --batch 2 --set 'model.window=[32,32,64,128]'
     score test ;;
+  longformer_lm-windows) # windows that rise, are equal or fall by layer, with and without dilation: windows.jsonl
+    mkdir -p "$out"
+    run+=(--task wikixml --lr 3e-3 --length 256 --batch 4 --threads 1)
+    compare_windows 1500 "$out" | tee "$out/windows.jsonl" ;;
   longformer_lm-dna) # next bases
     run+=(--task genomes)
     train_to 2500 --length 256 --batch 8

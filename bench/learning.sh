@@ -464,6 +464,12 @@ case "$family" in
     run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02)
     densities_to 1500
     score test ;;
+  transformer-stride) # next bytes, scored in segments and in windows that overlap more and more: evals.jsonl
+    run+=(--task wikixml --length 256 --batch 8 --lr 2e-3 --set model.d_ff=256 --threads 1 --set eval_every=0)
+    run+=(--set model.positions=sinusoid --set model.emb_scale=true --set model.embed_std=0.02)
+    train_to 1500
+    score test
+    for stride in 128 64 32 16; do score test --stride "$stride"; done ;;
   transformer-sort | transformer-sort-entmax | transformer-sort-learned) # 32 symbols, then the same in ascending order
     run+=(--task sort --length 64 --batch 32 --layers 2 --lr 3e-3 --set model.d_model=64 --set model.d_ff=128)
     run+=(--set model.vocab=32 --set model.positions=sinusoid --set model.init_std=0.1 --set model.embed_std=1)

@@ -415,9 +415,10 @@ struct SpanRows {
   }
 };
 
-// The relation tables of a call, packed once for all heads. Forward multiplies queries by columns
-// of keys, and probabilities by rows of values; backward multiplies by the other three.
 enum class Direction { forward, backward };
+
+// The relation tables of a call, packed once for all heads. Forward multiplies queries by columns
+// of keys, and probabilities by rows of values; backward needs columns of both and rows of keys.
 template <class T>
 struct RelationPanels {
   Relation<T> shape;

@@ -40,9 +40,9 @@ namespace longspan::cpu {
 HWY_EXPORT(RunGemm);
 HWY_EXPORT(PlanGemm);
 
-bool pays_to_turn(const Gemm& g) {
+bool pays_to_transpose(const Gemm& g) {
   // A smaller W usually comes from a cache. For more rows packing is cheap beside the products, and
-  // a turned product computes whole vectors of rows.
+  // a transposed product computes whole vectors of rows.
   constexpr int64_t far = int64_t{1} << 19, many = 256;
   return g.dtype == DType::f32 && g.c_dtype == DType::f32 && !g.dot && !g.openblas &&
          g.b_row == 1 && g.b_col != 1 && g.m > few && g.m <= std::min(many, g.n) &&

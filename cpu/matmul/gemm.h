@@ -6,10 +6,10 @@
 
 namespace longspan::cpu {
 
-/// Whether a product should be turned. Weights are stored as [n, k], so b = W^T must be transposed
-/// while it is packed, which takes longer than the products of few rows if W comes from main
-/// memory. The rows of W are the rows of b^T, which are read in place and in order.
-bool pays_to_turn(const Gemm& g);
+/// Whether a product should be transposed. Weights are stored as [n, k], so b = W^T must be
+/// transposed while it is packed, which takes longer than the products of few rows if W comes from
+/// main memory. The rows of W are the rows of b^T, which are read in place and in order.
+bool pays_to_transpose(const Gemm& g);
 
 /// Returns a plan for `threads` threads. m, n, k > 0.
 GemmPlan plan_gemm(const Gemm& g, int threads);

@@ -14,27 +14,27 @@ struct Gemm {
   int64_t a_row, a_col;
   const void* b;
   int64_t b_row, b_col;
-  const void* bias;  // [n], or [m] if `turned`, or null; f64 for f64 operands, else f32
-  void* c;           // unit stride along n, or along m if `turned`
+  const void* bias;  // [n], or [m] if `transposed`, or null; f64 for f64 operands, else f32
+  void* c;           // unit stride along n, or along m if `transposed`
   int64_t c_row;     // elements between rows of c, or between its columns
   DType dtype;       // of a and b
   DType c_dtype;     // the same, or f32 for f16 and bf16
   bool accumulate;
-  bool dot = false;       // bf16 or f32 operands: pairs rounded to bf16, if bf16_dot() allows
-  bool openblas = false;  // use OpenBLAS, if fits_openblas() allows
-  bool turned = false;    // c is stored as its transpose
+  bool dot = false;         // bf16 or f32 operands: pairs rounded to bf16, if bf16_dot() allows
+  bool openblas = false;    // use OpenBLAS, if fits_openblas() allows
+  bool transposed = false;  // c is stored as its transpose
 };
 
 /// A product of at most so many rows reads b in place where it can.
 inline constexpr int64_t few = 4;
 
 /// Returns the same product as c^T = b^T a^T, which gives c the same bits.
-inline Gemm turn(Gemm g) {
+inline Gemm transposed(Gemm g) {
   std::swap(g.m, g.n);
   std::swap(g.a, g.b);
   std::swap(g.a_row, g.b_col);
   std::swap(g.a_col, g.b_row);
-  g.turned = !g.turned;
+  g.transposed = !g.transposed;
   return g;
 }
 

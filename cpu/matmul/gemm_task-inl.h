@@ -28,7 +28,7 @@
 #include "cpu/matmul/gemm_pack-inl.h"
 #include "cpu/matmul/gemm_problem.h"
 #include "cpu/matmul/gemm_tile-inl.h"
-#include "cpu/matmul/gemm_turned-inl.h"
+#include "cpu/matmul/gemm_transposed-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
@@ -70,7 +70,7 @@ Steps pack_strips(int64_t strips, int64_t m, int64_t k, const S* a, int64_t row,
 /// Whether few_across() reads b.
 template <class T>
 bool few_rows(const Gemm& g) {
-  return HWY_TARGET != HWY_SCALAR && sizeof(T) == sizeof(float) && g.m <= few && !g.turned &&
+  return HWY_TARGET != HWY_SCALAR && sizeof(T) == sizeof(float) && g.m <= few && !g.transposed &&
          g.b_row == 1 && g.b_col != 1;
 }
 
@@ -221,15 +221,15 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   const S* a = static_cast<const S*>(g.a) + i0 * g.a_row;
   const S* b = static_cast<const S*>(g.b) + j0 * g.b_col;
   const auto* bias =
-      g.bias != nullptr ? static_cast<const Sum<T>*>(g.bias) + (g.turned ? i0 : j0) : nullptr;
+      g.bias != nullptr ? static_cast<const Sum<T>*>(g.bias) + (g.transposed ? i0 : j0) : nullptr;
   T* strip = scratch;
   T* panels = strip + strip_elements<T>(g);
   Sum<T>* wide = as_lanes(panels + panel_elements<T>(g, plan));
 
   const AccumulatorPlacement placement = accumulator_placement<T>(g);
   const int64_t c_row = placement == AccumulatorPlacement::nowhere ? g.c_row : n;
-  const int64_t down = g.turned ? 1 : c_row, right = g.turned ? c_row : 1;
-  const int64_t c_first = g.turned ? i0 + j0 * g.c_row : i0 * g.c_row + j0;
+  const int64_t down = g.transposed ? 1 : c_row, right = g.transposed ? c_row : 1;
+  const int64_t c_first = g.transposed ? i0 + j0 * g.c_row : i0 * g.c_row + j0;
   S* narrow_c = static_cast<S*>(g.c) + c_first;  // destination of the sums
   Sum<T>* c =
       placement == AccumulatorPlacement::nowhere ? static_cast<Sum<T>*>(g.c) + c_first : wide;
@@ -302,9 +302,9 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
         const T* panel_b = lies ? static_cast<const T*>(static_cast<const void*>(b_block + j))
                                 : panels + (j - lying) / width * apart;
         const int64_t b_row = lies ? g.b_row : width;
-        const Sum<T>* added = bias != nullptr && k0 == 0 ? bias + (g.turned ? i : j) : nullptr;
+        const Sum<T>* added = bias != nullptr && k0 == 0 ? bias + (g.transposed ? i : j) : nullptr;
         const Target<T> to{sums + j * right,       c_row,   added,
-                           g.accumulate || k0 > 0, columns, g.turned};
+                           g.accumulate || k0 > 0, columns, g.transposed};
         if (columns > lanes<T>) {
           tiles<T, 2>(rows, steps_of_k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
         } else {

@@ -91,17 +91,17 @@ struct Target {
   const Sum<T>* bias;  // or null
   bool accumulate;
   int64_t columns;  // columns that exist
-  bool turned;      // c is stored as its transpose: `row` is between columns, bias is one of rows
+  bool transposed;  // c is stored as its transpose: `row` is between columns, bias is one of rows
 };
 
-/// Does what finish() does for a turned product (cpu/matmul/gemm_turned-inl.h).
+/// Does what finish() does for a transposed product (cpu/matmul/gemm_transposed-inl.h).
 template <class T>
-void finish_turned(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width);
+void finish_transposed(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width);
 
 /// Adds a tile's sums, rows of `width`, to their destination: the slow path for edges and biases.
 template <class T>
 HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width) {
-  if (to.turned) return finish_turned(to, rows, sums, width);
+  if (to.transposed) return finish_transposed(to, rows, sums, width);
   const Tag<T> d;
   for (int64_t i = 0; i < rows; ++i) {
     Sum<T>* p = to.c + i * to.row;
@@ -142,7 +142,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
   constexpr int64_t N = lanes<T>;
   if (k >= fetch_from) {
     const Sum<T>* c = to.c;
-    const int64_t lines = to.turned ? to.columns : R, last = to.turned ? R - 1 : W * N - 1;
+    const int64_t lines = to.transposed ? to.columns : R, last = to.transposed ? R - 1 : W * N - 1;
     for (int64_t i = 0; i < lines; ++i, c += to.row) {
       __builtin_prefetch(c, 1);
       __builtin_prefetch(c + last, 1);
@@ -191,7 +191,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
     c += to.row;                                   \
   }
   Sum<T>* c = to.c;
-  if (HWY_UNLIKELY(to.columns != W * N || to.bias != nullptr || to.turned)) {
+  if (HWY_UNLIKELY(to.columns != W * N || to.bias != nullptr || to.transposed)) {
     HWY_ALIGN Sum<T> sums[R * panel<T>];
 #define LONGSPAN_PUT(i, first, sum) hn::Store(sum, d, sums + panel<T> * (i) + (first));
     LONGSPAN_ROWS(LONGSPAN_EACH)

@@ -103,7 +103,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
          accumulate,
          by_dot(a.dtype)};
   g.openblas = by_openblas(g);
-  if (pays_to_turn(g)) g = turn(g);
+  if (pays_to_transpose(g)) g = transposed(g);
   const bool parallel = batch * M * N * K >= least_parallel;
   const int threads = parallel ? num_threads() : 1;
   const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
@@ -121,7 +121,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
       const int64_t i = index / tasks;
       one.a = at(a.data, batch_offset(a.shape, a.strides, i), a.dtype);
       one.b = at(b.data, batch_offset(b.shape, b.strides, i), b.dtype);
-      if (g.turned) std::swap(one.a, one.b);
+      if (g.transposed) std::swap(one.a, one.b);
       one.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
     }
     run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes);

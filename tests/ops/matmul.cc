@@ -274,9 +274,10 @@ TEST(Matmul, FewRowsOfManyColumns) {
   }
 }
 
-// Computes the product of contiguous a and b, stored as [n, k], into c with rows of n + 3.
-std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, bool bias,
-                               bool accumulate, bool turned, int threads) {
+// Computes the product of a, whose rows are `a_row` apart, and b, stored as [n, k], into c with
+// rows of n + 3.
+std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, int64_t a_row,
+                               bool bias, bool accumulate, bool transposed, int threads) {
   const Making making{dtype, dtype, Layout::contiguous, {}};
   const Tensor a = make(randn({m, k}), Generator{5}, making);
   const Tensor b = make(randn({n, k}), Generator{6}, making);
@@ -286,8 +287,8 @@ std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, boo
               .n = n,
               .k = k,
               .a = a.view().data,
-              .a_row = k,
-              .a_col = 1,
+              .a_row = a_row,
+              .a_col = a_row == 1 ? m : 1,
               .b = b.view().data,
               .b_row = 1,
               .b_col = k,
@@ -297,7 +298,7 @@ std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, boo
               .dtype = dtype,
               .c_dtype = dtype,
               .accumulate = accumulate};
-  if (turned) g = cpu::turn(g);
+  if (transposed) g = cpu::transposed(g);
   const cpu::GemmPlan plan = cpu::plan_gemm(g, threads);
   Tensor scratch = Tensor::empty({plan.scratch / 8 + 1}, DType::f64);
   for (int64_t i = 0; i < plan.tasks(g); ++i) cpu::run_gemm(g, plan, i, scratch.mut().data);
@@ -305,7 +306,7 @@ std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, boo
 }
 
 // The transpose of a product has the same bits, beside any edges of tiles, blocks and tasks.
-TEST(Matmul, TurnedProductsHaveTheSameBits) {
+TEST(Matmul, TransposedProductsHaveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const int64_t m : {5, 8, 17, 34, 128, 259}) {
       for (const int64_t n : {3, 7, 12, 23, 64, 301}) {
@@ -313,15 +314,18 @@ TEST(Matmul, TurnedProductsHaveTheSameBits) {
           const bool bias = (m + n + k) % 2 == 0, accumulate = k % 3 == 0;
           const int threads = n > 200 ? 3 : 1;
           SCOPED_TRACE(fmt::format("{} m {} n {} k {}", name_of(dtype), m, n, k));
-          EXPECT_EQ(product_of(dtype, m, n, k, bias, accumulate, true, threads),
-                    product_of(dtype, m, n, k, bias, accumulate, false, threads));
+          for (const int64_t a_row : {k, int64_t{1}, int64_t{0}}) {  // a^T, and one row for all
+            EXPECT_EQ(product_of(dtype, m, n, k, a_row, bias, accumulate, true, threads),
+                      product_of(dtype, m, n, k, a_row, bias, accumulate, false, threads));
+          }
         }
       }
     }
   }
 }
 
-// Products with a large matrix are turned up to a number of rows, which changes no bits of a row.
+// Products with a large matrix are computed as their transposes up to a number of rows, which
+// changes no bits of a row.
 TEST(Matmul, RowsBesideALargeMatrix) {
   const int before = num_threads();
   const int64_t n = 523, k = 517, most = 300;

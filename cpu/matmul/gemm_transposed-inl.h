@@ -1,11 +1,11 @@
-// Stores the sums of a turned product, whose tiles are transposed on their way to c. Included once
-// per SIMD target.
+// Stores the sums of a transposed product, whose tiles are transposed on their way to c. Included
+// once per SIMD target.
 
-#if defined(LONGSPAN_CPU_GEMM_TURNED_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LONGSPAN_CPU_GEMM_TURNED_INL_H_
-#undef LONGSPAN_CPU_GEMM_TURNED_INL_H_
+#if defined(LONGSPAN_CPU_GEMM_TRANSPOSED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_GEMM_TRANSPOSED_INL_H_
+#undef LONGSPAN_CPU_GEMM_TRANSPOSED_INL_H_
 #else
-#define LONGSPAN_CPU_GEMM_TURNED_INL_H_
+#define LONGSPAN_CPU_GEMM_TRANSPOSED_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 #if HWY_TARGET != HWY_SCALAR
-/// Adds 4 n columns of `Rows` rows of sums, `width` apart, to the columns of a turned product.
+/// Adds 4 n columns of `Rows` rows of sums, `width` apart, to the columns of a transposed product.
 template <int Rows>
 HWY_INLINE void finish_columns(const Target<float>& to, int64_t n, const float* sums,
                                int64_t width) {
@@ -46,7 +46,7 @@ HWY_INLINE void finish_columns(const Target<float>& to, int64_t n, const float* 
 #endif
 
 template <class T>
-void finish_turned(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width) {
+void finish_transposed(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width) {
   int64_t quick = 0;  // rows whose columns come four at a time
   const int64_t fours = to.columns / 4;
 #if HWY_TARGET != HWY_SCALAR

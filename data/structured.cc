@@ -134,6 +134,9 @@ StructuredBatches::StructuredBatches(std::span<const uint8_t> text, int64_t batc
   require(o.n_long >= 1 && o.paragraphs >= 1 && o.sentences >= 1, kName,
           "n_long is {}, paragraphs {}, sentences {}; expected 1 or more of each", o.n_long,
           o.paragraphs, o.sentences);
+  require(o.owners >= 1 && o.owners <= 3, kName,
+          "owners is {}; expected 1: the sentence, 2: and the paragraph, 3: and the document",
+          o.owners);
   for (const double share : {o.word_share, o.sentence_share}) {
     require(share >= 0 && share <= 1, kName, "a share to hide is {}; expected 0 to 1", share);
   }
@@ -183,9 +186,11 @@ StructuredBatch StructuredBatches::build(const std::vector<int64_t>& firsts, Gen
     return std::vector<int32_t>(static_cast<size_t>(n), value);
   };
   std::vector<int32_t> tokens = made(rows * n_l, 0), targets = made(rows * n_l, ignored_target);
-  std::vector<int32_t> owner = made(rows * n_l, -1), example = owner;
+  std::vector<int32_t> owner = made(rows * n_l * options_.owners, -1),
+                       example = made(rows * n_l, -1);
   std::vector<int32_t> global_example = made(rows * n_g, -1), level = global_example,
                        parent = global_example;
+  const auto owners = static_cast<size_t>(options_.owners);
   std::vector<int64_t> places;
   std::vector<Sentence> hidden;
   for (int64_t b = 0; b < rows; ++b) {
@@ -215,7 +220,10 @@ StructuredBatch StructuredBatches::build(const std::vector<int64_t>& firsts, Gen
       for (int64_t j = 0; j < s.length; ++j) {
         const int64_t place = s.begin + j - start.begin;
         const auto at = static_cast<size_t>(b * n_l + place);
-        owner[at] = static_cast<int32_t>(m);
+        const int64_t levels[] = {m, 1 + s.paragraph - start.paragraph, 0};
+        for (size_t o = 0; o < owners; ++o) {
+          owner[at * owners + o] = static_cast<int32_t>(levels[o]);
+        }
         example[at] = 0;
         tokens[at] = whole ? static_cast<int32_t>(options_.mask_token)
                            : text_[static_cast<size_t>(s.begin + j)];
@@ -230,7 +238,7 @@ StructuredBatch StructuredBatches::build(const std::vector<int64_t>& firsts, Gen
   StructuredBatch batch = alone(hidden);
   batch.tokens = data(tokens, {rows, n_l});
   batch.targets = data(targets, {rows, n_l});
-  batch.owner = data(owner, {rows, n_l});
+  batch.owner = data(owner, owners == 1 ? Shape{rows, n_l} : Shape{rows, n_l, options_.owners});
   batch.example = data(example, {rows, n_l});
   batch.global_example = data(global_example, {rows, n_g});
   batch.level = data(level, {rows, n_g});

@@ -30,6 +30,8 @@ struct StructuredOptions {
   double word_share = 0.15;                ///< masked share of the bytes in the other sentences
   double sentence_share = 0.1;             ///< share of the sentences that are masked completely
   int64_t mask_token = 256;
+  /// The globals that own a byte: 1: its sentence; 2: and its paragraph; 3: and the document.
+  int64_t owners = 1;
   uint64_t seed = 1;
   /// Number of global tokens: the document, its paragraphs, its sentences.
   int64_t globals() const { return 1 + paragraphs + sentences; }
@@ -37,8 +39,8 @@ struct StructuredOptions {
 
 /// A batch, i32 unless stated otherwise. Padding is -1.
 struct StructuredBatch {
-  Tensor tokens, targets;          ///< [B, n_l]
-  Tensor owner;                    ///< [B, n_l]: global token of the sentence
+  Tensor tokens, targets;  ///< [B, n_l]
+  Tensor owner;            ///< [B, n_l]: global of the sentence; [B, n_l, owners] if several
   Tensor example, global_example;  ///< [B, n_l], [B, n_g]: 0, or -1
   Tensor level, parent;  ///< [B, n_g]: 0 document, 1 paragraph, 2 sentence; parent global or -1
   Tensor places;         ///< i64 [P]: b n_g + m of the completely masked sentences

@@ -18,8 +18,10 @@ struct Options {
   EtcConfig model = etc_preset("structured");
   std::string data = "runs/data/tinyshakespeare.txt", split = "90/10/0";
   int64_t batch = 8, steps = 500;
+  int64_t owners = 1;  // of a byte: its sentence; 2: and its paragraph; 3: and the document
   void visit(auto& v) {
-    v("model", model)("data", data)("split", split)("batch", batch)("steps", steps);
+    v("model", model)("data", data)("split", split)("batch", batch);
+    v("steps", steps)("owners", owners);
   }
 };
 
@@ -32,7 +34,8 @@ Etc::Pretraining losses(const Etc& model, const StructuredBatch& b, Pass pass) {
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Trains ETC on sentences in paragraphs.");
   const auto corpus = ByteCorpus::open(opt.data, Split::parse(opt.split));
-  const StructuredOptions windows{.n_long = opt.model.n_long, .mask_token = opt.model.mask_id};
+  const StructuredOptions windows{
+      .n_long = opt.model.n_long, .mask_token = opt.model.mask_id, .owners = opt.owners};
   const StructuredBatches train(corpus.train().bytes, opt.batch, windows);
   Etc model(opt.model, Init{Generator{1}.fork("init")});
   AdamW adam(decay_matrices(named_parameters(model)));

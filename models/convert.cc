@@ -225,7 +225,9 @@ std::vector<std::string> lift(const TensorList& encoder, Module& model) {
       continue;
     }
     const bool own = source.empty() || p.name.starts_with("embed.projection") ||
-                     p.name.starts_with("head.projection") || p.name.starts_with("embed.position");
+                     p.name.starts_with("head.projection") ||
+                     p.name.starts_with("embed.position") ||
+                     p.name.starts_with("embed.global_position");
     if (own) {
       kept.push_back(p.name);
       continue;

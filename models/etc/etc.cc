@@ -170,6 +170,7 @@ LinkedStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
   }
   if (in.globals) {
     x.g = stream(in.globals, in.global_types, 0);
+    if (config_.global_positions) x.g = add(x.g, global_position_.forward(0, in.globals.dim(1)));
     if (in.global_features) x.g = add(x.g, features_.forward(in.global_features));
     x.g = finish(x.g, norm_g_, "emb_global");
   }

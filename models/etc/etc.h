@@ -37,25 +37,27 @@ struct EtcConfig {
   /// BigBird's random blocks \cite zaheer2020 of long keys for long queries, outside the window: r
   /// of them for each block of queries, layer and head, drawn once.
   int64_t n_random = 0;
-  int64_t block = 0;            ///< tokens of a random block; 0: radius
-  uint64_t random_seed = 0;     ///< of the random blocks
-  int64_t relations = 0;        ///< R, rows of the relation tables; 0: 2 k + 4, the minimum
-  int64_t token_types = 16;     ///< rows of the token type table; long tokens have type 1, globals
-                                ///< 0
-  int64_t n_positions = 0;      ///< rows of a table of absolute positions of long tokens; 0: none
-  int64_t global_features = 0;  ///< width of the features that are projected and added to globals
+  int64_t block = 0;         ///< tokens of a random block; 0: radius
+  uint64_t random_seed = 0;  ///< of the random blocks
+  int64_t relations = 0;     ///< R, rows of the relation tables; 0: 2 k + 4, the minimum
+  int64_t token_types = 16;  ///< rows of the token type table; long tokens have type 1, globals
+                             ///< 0
+  int64_t n_positions = 0;   ///< rows of a table of absolute positions of long tokens; 0: none
+  bool global_positions = false;  ///< globals have such a table as well, with as many rows
+  int64_t global_features = 0;    ///< width of the features that are projected and added to globals
   int64_t mask_id = 256, global_id = 257;  ///< the token that hides others; the token of globals
 
   bool labels = true;     ///< false: no relation labels, so attention sees no distance or edge
   bool rel_bias = true;   ///< adds b of the labels to scores; the paper's formula has no b
   bool hard_g2l = true;   ///< a global attends only to the long tokens that it owns
-  bool hard_l2g = false;  ///< a long token attends only to the global that owns it
+  bool hard_l2g = false;  ///< a long token attends only to the globals that own it
   /// share_kv: one key and one value projection for all keys of long queries, and one for all keys
   /// of globals. share_qkv: one query, key and value projection for all. share_out: one output
   /// projection.
   bool share_kv = false, share_qkv = false, share_out = false;
   bool share_ff = true;  ///< both streams share a feed-forward network and its norm
   NormPlace norm = NormPlace::post;
+  bool final_norm = true;  ///< with norm = pre: a norm after the last layer
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu_tanh;
   bool tie_embedding = true;  ///< the head of masked tokens shares the token table
@@ -95,12 +97,13 @@ struct EtcConfig {
         "d_embed", d_embed)("n_long", n_long)("n_global", n_global)("radius", radius);
     v("n_random", n_random)("block", block)("random_seed", random_seed);
     v("max_distance", max_distance)("relations", relations)("token_types", token_types)(
-        "n_positions", n_positions)("global_features", global_features)("mask_id", mask_id)(
-        "global_id", global_id);
+        "n_positions", n_positions)("global_positions", global_positions)(
+        "global_features", global_features)("mask_id", mask_id)("global_id", global_id);
     v("labels", labels)("rel_bias", rel_bias)("hard_g2l", hard_g2l)("hard_l2g", hard_l2g)(
         "share_kv", share_kv)("share_qkv", share_qkv)("share_out", share_out)("share_ff", share_ff);
-    v("norm", norm)("norm_eps", norm_eps)("activation", activation)("tie_embedding", tie_embedding)(
-        "classes", classes)("span_head", span_head)("global_tags", global_tags)("phrases", phrases);
+    v("norm", norm)("final_norm", final_norm)("norm_eps", norm_eps)("activation", activation)(
+        "tie_embedding", tie_embedding)("classes", classes)("span_head", span_head)(
+        "global_tags", global_tags)("phrases", phrases);
     v("cpc", cpc)("cpc_encoder", cpc_encoder)("cpc_score", cpc_score)(
         "cpc_stop_gradient", cpc_stop_gradient)("mlm_weight", mlm_weight)("cpc_weight", cpc_weight);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
@@ -172,10 +175,10 @@ class EtcEncoder : public Module {
  private:
   EtcConfig config_;
   DType compute_;
-  Embedding token_, type_;     // [V, E], [types, D]
-  Linear projection_;          // [D, E]
-  Linear features_;            // [D, global_features]
-  LearnedPositions position_;  // [n_positions, D]
+  Embedding token_, type_;                       // [V, E], [types, D]
+  Linear projection_;                            // [D, E]
+  Linear features_;                              // [D, global_features]
+  LearnedPositions position_, global_position_;  // [n_positions, D]
   Normalization norm_l_, norm_g_;
   LinkedStack layers_;
 };

@@ -131,6 +131,8 @@ void check(const EtcConfig& c) {
   require_not_negative(
       kName,
       {{"mlm_weight", c.mlm_weight}, {"cpc_weight", c.cpc_weight}, {"init_std", c.init_std}});
+  require(!c.global_positions || c.n_positions > 0, kName,
+          "global_positions needs n_positions > 0, the rows of their table");
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
   require_head(kName, c.token_head);
@@ -191,18 +193,23 @@ EtcEncoder::EtcEncoder(const EtcConfig& config, const Init& init)
   if (c.n_positions > 0) {
     position_ = LearnedPositions(c.n_positions, c.d_model, tables.at("position"), weights_of(c));
   }
+  if (c.global_positions) {
+    global_position_ =
+        LearnedPositions(c.n_positions, c.d_model, tables.at("global_position"), weights_of(c));
+  }
   norm_l_ = make_norm(c, tables.at("norm_long"));
   norm_g_ = make_norm(c, tables.at("norm_global"));
   std::vector<LinkedBlock> blocks;
   for (int64_t i = 0; i < c.n_layer; ++i) blocks.push_back(make_block(c, init.at("layers").at(i)));
   std::optional<Normalization> last;
-  if (c.norm == NormPlace::pre) last = make_norm(c, init.at("final_norm"));
+  if (c.norm == NormPlace::pre && c.final_norm) last = make_norm(c, init.at("final_norm"));
   layers_ = LinkedStack(c.norm, std::move(blocks), last, c.memory, compute_);
 }
 
 void EtcEncoder::visit(Visitor& v) {
   v("embed.token", token_)("embed.type", type_)("embed.projection", projection_);
   v("embed.features", features_)("embed.position", position_);
+  v("embed.global_position", global_position_);
   v("embed.norm_long", norm_l_)("embed.norm_global", norm_g_);
   layers_.visit(v);
 }

@@ -21,7 +21,7 @@ struct RelationLabels {
     return delta >= 0 ? (delta < k ? delta : k) : k + (-delta < k ? -delta : k);
   }
   int64_t unlinked() const { return 2 * k + 1; }       ///< long token and a global, not its owner
-  int64_t linked() const { return 2 * k + 2; }         ///< long token and the global that owns it
+  int64_t linked() const { return 2 * k + 2; }         ///< long token and a global that owns it
   int64_t other_context() const { return 2 * k + 3; }  ///< two globals of different contexts
   int64_t part_of() const { return 2 * k + 4; }        ///< query global and its parent as key
   int64_t has_part() const { return 2 * k + 5; }       ///< query global and its child as key
@@ -40,7 +40,9 @@ struct RelationLabels {
 /// Which tokens belong together. All tensors are of an integer dtype; a first size of 1 serves
 /// every sample, and an undefined tensor restricts nothing.
 struct LinkedStructure {
-  Tensor owner = {};  ///< [1 or B, n_l]: the global that owns a long token's sentence; -1: none
+  /// [1 or B, n_l]: the global that owns a long token; -1: none. [1 or B, n_l, O]: the globals that
+  /// own it, in any order, such as those of its sentence and of its paragraph; -1: fewer than O.
+  Tensor owner = {};
   Tensor example = {}, global_example = {};  ///< [1 or B, n_l], [1 or B, n_g]: only tokens of the
                                              ///< same packed example, >= 0, attend to each other;
                                              ///< -1: padding, attends to nothing
@@ -49,6 +51,8 @@ struct LinkedStructure {
   Tensor context = {}, global_context = {};
   Tensor g2l_all =
       {};  ///< [1 or B, n_g]: nonzero at globals that attend to all long tokens, even with hard_g2l
+  Tensor l2g_all =
+      {};  ///< [1 or B, n_l]: nonzero at long tokens that attend to all globals, even with hard_l2g
   /// [1 or B, n_g, n_g]: label of key m' for query m; -1: masked. Replaces distances and contexts,
   /// for hierarchies and other edges.
   Tensor global_labels = {};
@@ -62,7 +66,7 @@ struct LinkedStructure {
 struct LinkedOptions {
   int64_t radius = 0;        ///< long token i attends to long tokens i - r to i + r
   bool hard_g2l = true;      ///< a global attends only to the long tokens that it owns
-  bool hard_l2g = false;     ///< a long token attends only to the global that owns it
+  bool hard_l2g = false;     ///< a long token attends only to the globals that own it
   bool labels = true;        ///< pairs have relation labels
   int64_t max_distance = 0;  ///< k of RelationLabels
   int64_t relations = 0;     ///< number of labels
@@ -82,9 +86,10 @@ struct LinkedPatterns {
 namespace patterns {
 
 /// Builds the patterns of a batch. The tokens of an example or context must be contiguous. Costs
-/// O(B (n_l + n_g + n_g^2)) on the host: it makes nothing of size n_l x n_l or n_l x n_g, but a
-/// table of labels by owner has n_g^2 entries, like the attention among globals. Throws ShapeError
-/// and ValueError that name the tensor that does not fit.
+/// O(B (n_l O + n_g + n_g^2)) on the host for O owners of a token: it makes nothing of size n_l x
+/// n_l or n_l x n_g, but a table of labels by owner has n_g^2 entries, like the attention among
+/// globals, and n_g more for each set of two or more owners that occurs in the batch. Throws
+/// ShapeError and ValueError that name the tensor that does not fit.
 LinkedPatterns linked(const LinkedOptions& options, const LinkedStructure& structure, int64_t batch,
                       int64_t n_l, int64_t n_g, Device device);
 

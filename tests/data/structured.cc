@@ -87,6 +87,30 @@ TEST(Structured, WindowsHoldTheirHierarchy) {
   EXPECT_EQ(read, kText);
 }
 
+TEST(Structured, BytesBelongToParagraphsAndTheDocumentToo) {
+  StructuredOptions o{.n_long = 64, .paragraphs = 2, .sentences = 4};
+  const StructuredBatches alone(bytes_of(kText), 2, o);
+  for (const int64_t owners : {2, 3}) {
+    o.owners = owners;
+    const StructuredBatches batches(bytes_of(kText), 2, o);
+    for (int64_t i = 0; i < batches.size(); ++i) {
+      const StructuredBatch b = batches.in_order(i);
+      const auto of = b.owner.to_vector<int32_t>(), parent = b.parent.to_vector<int32_t>(),
+                 sentence = alone.in_order(i).owner.to_vector<int32_t>();
+      ASSERT_EQ(of.size(), sentence.size() * static_cast<size_t>(owners));
+      for (size_t j = 0; j < sentence.size(); ++j) {
+        int32_t expected = sentence[j];
+        for (int64_t n = 0; n < owners; ++n) {
+          EXPECT_EQ(of[j * static_cast<size_t>(owners) + static_cast<size_t>(n)], expected) << j;
+          if (expected >= 0) expected = parent[j / 64 * 7 + static_cast<size_t>(expected)];
+        }
+      }
+    }
+  }
+  o.owners = 4;
+  EXPECT_THROW(StructuredBatches(bytes_of(kText), 2, o), ValueError);
+}
+
 TEST(Etc, WholeWordsAndWholeSentencesAreHidden) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += i % 9 == 8 ? "stop. " : i % 40 == 39 ? "end.\n\n" : "word ";

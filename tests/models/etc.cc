@@ -120,6 +120,54 @@ Links scattered(int64_t n_l) {
   return s;
 }
 
+/// Returns the contexts of contexts(), each with a global of its own before those of its sentences.
+/// Its tokens have two owners: their sentence and their context. Token 2 has none, and token 3 only
+/// its context.
+Links paragraphs(int64_t n_l) {
+  Links s;
+  s.batch = 2;
+  s.n_l = n_l;
+  s.owners = 2;
+  for (int64_t b = 0; b < 2; ++b) {
+    int64_t m = -1, context = -1, paragraph = -1;
+    s.global_context.resize(static_cast<size_t>(b * s.n_g));
+    for (int64_t j = 0; j < n_l; ++j) {
+      if (j % (7 + b) == 0) {
+        paragraph = ++m;
+        ++context;
+        s.global_context.push_back(context);
+      }
+      if (j % (7 + b) == 0 || j % 3 == 0) {
+        ++m;
+        s.global_context.push_back(context);
+      }
+      s.owner.push_back(j == 2 || j == 3 ? -1 : m);
+      s.owner.push_back(j == 2 ? -1 : paragraph);
+      s.context.push_back(context);
+      s.l2g_all.push_back(j % 4 == 1 ? 1 : 0);
+    }
+    if (b == 0) s.n_g = 2 * n_l;  // both samples have as many globals; some own nothing
+    s.global_context.resize(static_cast<size_t>((b + 1) * s.n_g), context + 1);
+  }
+  return s;
+}
+
+/// Returns lists of 0 to 5 owners in any order, with repetitions and gaps.
+Links owner_lists(int64_t n_l) {
+  Links s;
+  s.batch = 2;
+  s.n_l = n_l;
+  s.n_g = 6;
+  s.owners = 5;
+  for (int64_t i = 0; i < 2 * n_l * s.owners; ++i) {
+    const int64_t x = (i * i * 7 + i / 3) % 11;
+    s.owner.push_back(i / s.owners % 6 == 0 || x >= s.n_g ? -1 : x);
+  }
+  for (int64_t j = 0; j < 2 * n_l; ++j) s.l2g_all.push_back(j % 5 == 2 ? 1 : 0);
+  for (int64_t m = 0; m < 2 * s.n_g; ++m) s.g2l_all.push_back(m % 4 == 1 ? 1 : 0);
+  return s;
+}
+
 /// Returns edges of a hierarchy and of mentions, some of them hidden.
 Links edges(const EtcConfig& c, int64_t n_l) {
   Links s = sentences(2, n_l);
@@ -157,12 +205,115 @@ TEST(Etc, Test2_EveryStructureEqualsTheDenseOracle) {
   }
 }
 
+TEST(Etc, Test2_OwnersAreLists) {
+  const auto masks = [](bool hard_g2l, bool hard_l2g, bool labels) {
+    return tiny([&](EtcConfig& c) {
+      c.hard_g2l = hard_g2l;
+      c.hard_l2g = hard_l2g;
+      c.labels = labels;
+    });
+  };
+  for (const int64_t n_l : {1, 5, 11, 29}) {
+    for (const bool hard_g2l : {false, true}) {
+      for (const bool hard_l2g : {false, true}) {
+        for (const bool labels : {true, false}) {
+          const EtcConfig c = masks(hard_g2l, hard_l2g, labels);
+          const std::string what =
+              fmt::format("hard_g2l {}, hard_l2g {}, labels {}", hard_g2l, hard_l2g, labels);
+          expect_dense(c, paragraphs(n_l), "paragraphs, " + what);
+          expect_dense(c, owner_lists(n_l), "lists, " + what);
+          Links strict = paragraphs(n_l);
+          strict.l2g_all.clear();
+          expect_dense(c, strict, "paragraphs, none sees all, " + what);
+          // Edges of their own, beside hard masks that no interval says.
+          Links both = owner_lists(n_l);
+          both.classes = 3;
+          for (int64_t i = 0; i < both.classes * both.n_g; ++i) {
+            both.link_labels.push_back((i * 5) % 11 - 1);
+          }
+          for (int64_t i = 0; i < 2 * n_l; ++i) both.link_class.push_back((i * i + i / 3) % 3);
+          expect_dense(c, both, "lists and edges, " + what);
+        }
+      }
+    }
+  }
+}
+
+// Under hard masks the global of a paragraph reads the whole paragraph, and a token both of its
+// owners.
+TEST(Etc, ParagraphsAndSentencesOwnTheirTokens) {
+  Links s;
+  s.n_l = 6;
+  s.n_g = 4;  // a paragraph, its two sentences, a global without tokens
+  s.owners = 2;
+  s.owner = {1, 0, 1, 0, 2, 0, 0, 2, 0, -1, -1, -1};
+  const EtcConfig c = tiny([](EtcConfig& t) { t.hard_l2g = true; });
+  const LinkedPatterns p = etc_patterns(c, s.inputs(c).structure, 1, s.n_l, s.n_g, Device{});
+  const auto seen = [](const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                       int64_t side) {
+    std::vector<std::string> rows;
+    for (int64_t i = 0; i < queries; ++i) {
+      std::string row;
+      for (int64_t j = 0; j < side; ++j) {
+        const PairMask& mask = pattern.side_mask;
+        const auto at = [](const Tensor& t, int64_t n) {
+          return t.to_vector<int32_t>()[static_cast<size_t>(n)];
+        };
+        const bool inside = at(mask.q_from, i) <= j && j < at(mask.q_to, i);
+        const int64_t label =
+            at(mask.class_id, at(mask.q_class, i) * mask.class_id.dim(2) + at(mask.k_class, j));
+        row += inside && label >= 0 ? '#' : '.';
+      }
+      rows.push_back(row);
+    }
+    EXPECT_GT(count_pairs(pattern, queries, keys, side, 0, 0).attended, 0);
+    return rows;
+  };
+  EXPECT_EQ(seen(p.global_side, s.n_g, s.n_g, s.n_l),
+            (std::vector<std::string>{"#####.", "##....", "..##..", "......"}));
+  EXPECT_EQ(seen(p.long_side, s.n_l, s.n_l, s.n_g),
+            (std::vector<std::string>{"##..", "##..", "#.#.", "#.#.", "#...", "...."}));
+}
+
+// A list of one owner is that owner, in every bit.
+TEST(Etc, ListsOfOneOwnerHaveTheSameBits) {
+  for (const bool hard_l2g : {false, true}) {
+    const EtcConfig c = tiny([&](EtcConfig& t) { t.hard_l2g = hard_l2g; });
+    const Etc model = made(c, Init{.gen = Generator{7}});
+    for (const Links& s : {sentences(2, 29), packed(29), scattered(29)}) {
+      const LinkedStreams one = model.forward(s.inputs(c), Pass{});
+      for (const int64_t owners : {1, 3}) {
+        std::vector<int64_t> lists;
+        for (const int64_t m : s.owner) {
+          lists.insert(lists.end(), static_cast<size_t>(owners - 1), owners == 3 ? m : -1);
+          lists.push_back(m);
+        }
+        EtcInputs in = s.inputs(c);
+        in.structure.owner = Tensor::from(lists, {2, 29, owners});
+        const LinkedStreams same = model.forward(in, Pass{});
+        EXPECT_TRUE(same_bits(one.l, same.l)) << owners;
+        EXPECT_TRUE(same_bits(one.g, same.g)) << owners;
+      }
+    }
+  }
+}
+
 TEST(Etc, Test2_EveryOptionEqualsTheDenseOracle) {
   const auto run = [](const char* what, const std::function<void(EtcConfig&)>& change) {
     expect_dense(tiny(change), packed(29), what);
     expect_dense(tiny(change), contexts(17), what);
   };
   run("pre-norm", [](EtcConfig& c) { c.norm = NormPlace::pre; });
+  run("pre-norm without a final one, as in the published code", [](EtcConfig& c) {
+    c.norm = NormPlace::pre;
+    c.final_norm = false;
+    c.share_qkv = true;
+    c.hard_g2l = false;
+  });
+  run("positions of both streams", [](EtcConfig& c) {
+    c.n_positions = 31;
+    c.global_positions = true;
+  });
   run("share_kv", [](EtcConfig& c) { c.share_kv = true; });
   run("share_qkv", [](EtcConfig& c) { c.share_qkv = true; });
   run("share_out", [](EtcConfig& c) { c.share_out = true; });
@@ -723,6 +874,8 @@ TEST(Etc, BadInput) {
   refused("global_id is 23; expected 0 to vocab - 1 = 22", [](EtcConfig& c) { c.global_id = 23; });
   refused("d_model 16 is not a multiple of n_head 3", [](EtcConfig& c) { c.n_head = 3; });
   refused("n_global is 0", [](EtcConfig& c) { c.n_global = 0; });
+  refused("global_positions needs n_positions > 0",
+          [](EtcConfig& c) { c.global_positions = true; });
   refused("token_types is 1", [](EtcConfig& c) { c.token_types = 1; });
 
   const EtcConfig c = tiny();
@@ -745,6 +898,9 @@ TEST(Etc, BadInput) {
   wrong.structure.owner = zeros({2, 28}, DType::i64);
   EXPECT_TRUE(contains(message_of<ShapeError>([&] { model.forward(wrong, Pass{}); }),
                        "owner must have 29 numbers for each of 1 or 2 samples"));
+  wrong.structure.owner = zeros({2, 3, 29}, DType::i64);
+  EXPECT_TRUE(contains(message_of<ShapeError>([&] { model.forward(wrong, Pass{}); }),
+                       "owner must have lists for 29 long tokens: [1 or B, 29, owners]"));
   EXPECT_TRUE(contains(message_of<ValueError>([&] { model.score_phrases({}); }), "phrases > 0"));
 }
 

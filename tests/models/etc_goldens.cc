@@ -26,6 +26,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
                                       {"context", &s.context},
                                       {"global_context", &s.global_context},
                                       {"g2l_all", &s.g2l_all},
+                                      {"l2g_all", &s.l2g_all},
                                       {"global_labels", &s.global_labels},
                                       {"link_labels", &s.link_labels},
                                       {"link_class", &s.link_class}}) {

@@ -166,16 +166,24 @@ EtcInputs Links::inputs(const EtcConfig& c, uint64_t seed) const {
   in.tokens = some_tokens(batch, n_l, c.vocab - 2, seed);
   in.globals = full({batch, n_g}, static_cast<double>(c.global_id), DType::i64);
   LinkedStructure& s = in.structure;
-  s.owner = tensor(owner, {batch, n_l});
+  s.owner = tensor(owner, owners == 1 ? Shape{batch, n_l} : Shape{batch, n_l, owners});
   s.context = tensor(context, {batch, n_l});
   s.example = tensor(example, {batch, n_l});
   s.link_class = tensor(link_class, {batch, n_l});
+  s.l2g_all = tensor(l2g_all, {batch, n_l});
   s.global_context = tensor(global_context, {batch, n_g});
   s.global_example = tensor(global_example, {batch, n_g});
   s.g2l_all = tensor(g2l_all, {batch, n_g});
   s.global_labels = tensor(global_labels, {1, n_g, n_g});
   s.link_labels = tensor(link_labels, {1, classes, n_g});
   return in;
+}
+
+bool Links::owns(int64_t b, int64_t m, int64_t j) const {
+  for (int64_t o = 0; o < owners; ++o) {
+    if (get(owner, b, n_l * owners, j * owners + o, -1) == m) return true;
+  }
+  return false;
 }
 
 int64_t label_of(const EtcConfig& c, const Links& s, Piece piece, int64_t b, int64_t i, int64_t j) {
@@ -198,17 +206,18 @@ int64_t label_of(const EtcConfig& c, const Links& s, Piece piece, int64_t b, int
     return x >= 0 && y >= 0 && x != y ? 2 * k + 3 : distance;
   }
   const int64_t token = from_long ? i : j, global = from_long ? j : i;
-  const int64_t owner = get(s.owner, b, s.n_l, token, -1);
-  if (piece == Piece::l2g && c.hard_l2g && owner != global) return -1;
-  if (piece == Piece::g2l && c.hard_g2l && owner != global &&
-      get(s.g2l_all, b, s.n_g, global, 0) == 0) {
+  const bool owned = s.owns(b, global, token);
+  if (piece == Piece::l2g && c.hard_l2g && !owned && get(s.l2g_all, b, s.n_l, token, 0) == 0) {
+    return -1;
+  }
+  if (piece == Piece::g2l && c.hard_g2l && !owned && get(s.g2l_all, b, s.n_g, global, 0) == 0) {
     return -1;
   }
   if (!s.link_labels.empty()) {
     const int64_t cls = get(s.link_class, b, s.n_l, token, 0);
     return s.link_labels[static_cast<size_t>(cls * s.n_g + global)];
   }
-  return owner == global ? 2 * k + 2 : 2 * k + 1;
+  return owned ? 2 * k + 2 : 2 * k + 1;
 }
 
 Links sentences(int64_t batch, int64_t n_l) {
@@ -229,16 +238,18 @@ Links sentences(int64_t batch, int64_t n_l) {
 LinkedStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
                             const Links& links) {
   const Parameters p(model);
-  const auto embed = [&](const Tensor& ids, int64_t type, const char* norm) {
+  const auto embed = [&](const Tensor& ids, int64_t type, const char* norm, const char* position) {
     Tensor x = embedding(p["embed.token.weight"], ids);
     if (c.d_embed > 0) x = p.apply("embed.projection", x);
     if (c.token_types > 0) x = add(x, select(p["embed.type.weight"], 0, type));
+    if (p.has(position)) x = add(x, narrow(p[position], 0, 0, ids.dim(1)));
     return p.norm(std::string("embed.") + norm, x, c.norm_eps);
   };
-  LinkedStreams x{embed(in.tokens, 1, "norm_long"), embed(in.globals, 0, "norm_global")};
+  LinkedStreams x{embed(in.tokens, 1, "norm_long", "embed.position.weight"),
+                  embed(in.globals, 0, "norm_global", "embed.global_position.weight")};
   const Dense dense{c, p, links};
   for (int64_t i = 0; i < c.n_layer; ++i) x = dense.layer(i, x);
-  if (c.norm == NormPlace::post) return x;
+  if (c.norm == NormPlace::post || !c.final_norm) return x;
   return {p.norm("final_norm", x.l, c.norm_eps), p.norm("final_norm", x.g, c.norm_eps)};
 }
 

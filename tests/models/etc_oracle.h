@@ -12,12 +12,16 @@ namespace longspan::test {
 /// Holds the structure of a batch in plain integers. An empty vector means "not specified".
 struct Links {
   int64_t batch = 1, n_l = 0, n_g = 0, classes = 0;
-  std::vector<int64_t> owner, context, example, link_class;      // [B, n_l]
+  int64_t owners = 1;                                            // O
+  std::vector<int64_t> owner;                                    // [B, n_l, O]
+  std::vector<int64_t> context, example, link_class, l2g_all;    // [B, n_l]
   std::vector<int64_t> global_context, global_example, g2l_all;  // [B, n_g]
   std::vector<int64_t> global_labels, link_labels;               // [n_g, n_g], [classes, n_g]
 
   /// Returns random tokens. The last two ids of the vocabulary are the mask and the global token.
   EtcInputs inputs(const EtcConfig& c, uint64_t seed = 1) const;
+  /// Whether long token j of sample b belongs to global m.
+  bool owns(int64_t b, int64_t m, int64_t j) const;
 };
 
 /// Names the four pieces of attention, query stream to key stream.

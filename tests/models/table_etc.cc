@@ -54,6 +54,7 @@ const RegisteredModel shared = etc("etc_shared_pre_narrow", [](EtcConfig& c) {
 });
 const RegisteredModel positions = etc("etc_positions_own_feed_forward", [](EtcConfig& c) {
   c.n_positions = 29;
+  c.global_positions = true;
   c.share_ff = false;
   c.share_kv = true;
   c.rel_bias = false;

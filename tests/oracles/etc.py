@@ -26,7 +26,7 @@ DEFAULTS = dict(
     max_distance=3, relations=0, token_types=16, mask_id=22, global_id=21, labels=True,
     rel_bias=True, hard_g2l=True, hard_l2g=False, share_kv=False, share_qkv=False, share_out=False,
     share_ff=True, norm="post", norm_eps=1e-12, activation="gelu_tanh", cpc=False,
-    cpc_score="bilinear", dropout=0,
+    cpc_score="bilinear", dropout=0, n_positions=0, global_positions=False, final_norm=True,
 )
 
 
@@ -49,6 +49,10 @@ def parameters_of(c, generator):
     if c["d_embed"]:
         linear("embed.projection", E, D)
         linear("head.projection", D, E)
+    if c["n_positions"]:
+        shapes["embed.position.weight"] = (c["n_positions"], D)
+    if c["global_positions"]:
+        shapes["embed.global_position.weight"] = (c["n_positions"], D)
     norm("embed.norm_long")
     norm("embed.norm_global")
     for layer in range(c["n_layer"]):
@@ -73,7 +77,7 @@ def parameters_of(c, generator):
             linear(at + ff + "feed_forward.ff.in", D, F_)
             linear(at + ff + "feed_forward.ff.out", F_, D)
             norm(at + ff + "feed_forward.norm1")
-    if c["norm"] == "pre":
+    if c["norm"] == "pre" and c["final_norm"]:
         norm("final_norm")
     linear("mlm.dense", D, D)
     norm("mlm.norm")
@@ -119,14 +123,15 @@ def labels(c, s, piece, batch, n, keys):
             label = s["global_labels"]
     else:
         owner = long_of("owner", -1)
-        owned = owner[:, :, None] == torch.arange(s["n_g"])  # [B, n_l, n_g]
+        owner = owner[:, :, None] if owner.dim() == 2 else owner  # [B, n_l, owners]
+        owned = (owner[..., None] == torch.arange(s["n_g"])).any(2)  # [B, n_l, n_g]
         label = torch.where(owned, 2 * k + 2, 2 * k + 1)
         if "link_labels" in s:
             table = s["link_labels"].expand(len(s["link_class"]), -1, -1)
             label = torch.stack([t[cls] for t, cls in zip(table, s["link_class"])])
         if piece == "l2g":
             if c["hard_l2g"]:
-                visible = visible & owned
+                visible = visible & (owned | (long_of("l2g_all", 0)[:, :, None] != 0))
         else:
             label, owned = label.transpose(1, 2), owned.transpose(1, 2)
             if c["hard_g2l"]:
@@ -189,19 +194,21 @@ class Encoder:
         y = x + self.linear(at + "ff.out", F.gelu(self.linear(at + "ff.in", h), approximate=kind))
         return y if pre else self.norm(at + "norm1", y)
 
-    def embed(self, ids, kind, norm):
+    def embed(self, ids, kind, norm, positions):
         x = self.p["embed.token.weight"][ids]
         if self.c["d_embed"]:
             x = self.linear("embed.projection", x)
         if self.c["token_types"]:
             x = x + self.p["embed.type.weight"][kind]
+        if positions in self.p:
+            x = x + self.p[positions][: ids.shape[1]]
         return self.norm(norm, x)
 
     def __call__(self, tokens, global_tokens, s):
         c = self.c
         pre = c["norm"] == "pre"
-        l = self.embed(tokens, 1, "embed.norm_long")
-        g = self.embed(global_tokens, 0, "embed.norm_global")
+        l = self.embed(tokens, 1, "embed.norm_long", "embed.position.weight")
+        g = self.embed(global_tokens, 0, "embed.norm_global", "embed.global_position.weight")
         for layer in range(c["n_layer"]):
             at = f"layers.{layer}."
             nl, ng = at + "norm_long", at + "norm_global"
@@ -213,7 +220,7 @@ class Encoder:
             own = not c["share_ff"]
             l = self.feed_forward(at + ("long_" if own else "") + "feed_forward.", l)
             g = self.feed_forward(at + ("global_" if own else "") + "feed_forward.", g)
-        if pre:
+        if pre and c["final_norm"]:
             l, g = self.norm("final_norm", l), self.norm("final_norm", g)
         return l, g
 
@@ -306,6 +313,51 @@ def examples():
     places = torch.tensor([0, 1, 2, 4])
     yield one("hidden_sentences", dict(cpc=True, hard_l2g=True), {"owner": owner}, 13, 3, 5,
               (places, torch.arange(24).reshape(4, 6) * 5 % 21, valid))
+
+
+    # Questions over paragraphs, with the published code's sharing: globals are [CLS], one for each
+    # token of the question, and each paragraph's followed by its sentences'. A token of a paragraph
+    # has two owners, one of a title only the paragraph, and the question sees every global.
+    yield one("paragraphs", dict(share_qkv=True, hard_l2g=True, norm="pre", final_norm=False,
+                                 n_positions=26, global_positions=True),
+              paragraphs([[(2, [3, 4]), (1, [2, 5, 1])], [(1, [4]), (2, [1, 6])]], 3, 26, 11),
+              26, 11, 6)
+    # Lists of any length and order, with and without repetition, and edges of their own.
+    at = torch.arange(2 * 19 * 4).reshape(2, 19, 4)
+    lists = torch.where(at % 3 == 1, -1, at * at % 7)
+    lists[:, 5] = -1
+    lists[1, 11] = torch.tensor([6, 2, 6, 2])
+    yield one("owner_lists", dict(hard_l2g=True, n_layer=1, share_kv=True), {
+        "owner": lists, "link_class": torch.arange(2 * 19).reshape(2, 19) % 3,
+        "link_labels": (torch.arange(2 * 3 * 7) * 5 % 11 - 1).reshape(2, 3, 7),
+        "l2g_all": torch.tensor([[0, 0, 1, 0, 0, 1] * 3 + [0]]),
+        "g2l_all": torch.tensor([[0, 0, 0, 1, 0, 0, 0], [0] * 7]),
+    }, 19, 7, 7)
+
+
+def paragraphs(samples, question, n_l, n_g):
+    """The structure of questions over paragraphs: (tokens of the title, tokens of sentences)."""
+    owner = torch.full((len(samples), n_l, 2), -1)
+    long = {name: torch.full((len(samples), n_l), -1) for name in ("example", "context")}
+    g = {name: torch.full((len(samples), n_g), -1) for name in ("example", "context")}
+    for b, sample in enumerate(samples):
+        j, m = question, 1 + question
+        owner[b, :j, 0] = torch.arange(1, m)
+        long["context"][b, :j] = g["context"][b, :m] = 0
+        for context, (title, lengths) in enumerate(sample, 1):
+            first, paragraph = j, m
+            for length in [title] + lengths:
+                owner[b, j : j + length, 1] = paragraph
+                if m > paragraph:
+                    owner[b, j : j + length, 0] = m
+                j, m = j + length, m + 1
+            long["context"][b, first:j] = g["context"][b, paragraph:m] = context
+        long["example"][b, :j] = g["example"][b, :m] = 0
+    number = torch.arange(n_l)
+    return {"owner": owner, "example": long["example"], "context": long["context"],
+            "global_example": g["example"], "global_context": g["context"],
+            "g2l_all": (torch.arange(n_g) == 0).long()[None],
+            "l2g_all": (number < question).long()[None]}
 
 
 def main():

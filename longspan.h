@@ -105,6 +105,7 @@
 #include "nn/module.h"
 #include "nn/nearest.h"
 #include "nn/objective.h"
+#include "nn/other_name.h"
 #include "nn/outline.h"
 #include "nn/position.h"
 #include "nn/reversible.h"

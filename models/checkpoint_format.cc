@@ -62,12 +62,22 @@ std::string theirs(const CheckpointFormat& format, const std::string& ours) {
   fail<NotImplemented>(kOp, "checkpoints of {} have no name for {}", format.model_type, ours);
 }
 
-/// Returns the copies that each layer of a model with these parameters has.
+/// Returns the copies that a model with these parameters has: of each layer, and of an untied head.
 TensorList copies(const CheckpointFormat& format, const TensorList& parameters) {
   TensorList list;
+  const auto find = [&](std::string_view name) {
+    return std::find_if(parameters.begin(), parameters.end(),
+                        [&](const NamedTensor& p) { return p.name == name; });
+  };
+  const bool untied = find("head.weight") != parameters.end();
+  for (const NamePair& pair : format.untied) {
+    const auto other = find(pair.ours);
+    if (untied && other != parameters.end()) {
+      list.push_back({std::string(pair.theirs), other->tensor});
+    }
+  }
   for (const NamePair& pair : format.copies) {
-    const auto shared = std::find_if(parameters.begin(), parameters.end(),
-                                     [&](const NamedTensor& p) { return p.name == pair.ours; });
+    const auto shared = find(pair.ours);
     if (shared == parameters.end()) continue;
     std::string last;
     for (const NamedTensor& p : parameters) {

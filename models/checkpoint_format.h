@@ -1,13 +1,15 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "nn/module.h"
+#include "nn/other_name.h"
 
 namespace longspan {
 
@@ -27,28 +29,33 @@ struct CheckpointFormat {
   /// heads lack it.
   std::string_view prefix;
   std::span<const NamePair> base, heads;
-  /// Endings of the names of tensors that checkpoints may contain and models here do not need: tied
-  /// tensors, tables of constants, pre-training heads.
-  std::span<const std::string_view> unused;
+  /// Tensors that checkpoints may contain and models here do not need: tied tensors, tables of
+  /// constants, pre-training heads, names of older files.
+  std::span<const OtherName> unused;
   /// Returns a parameter in the shape that such checkpoints store under this name; null: its own.
   Tensor (*stored)(std::string_view theirs, const Tensor& parameter) = nullptr;
   /// Parameters that the layers share, and the full names of copies that such checkpoints have for
   /// each layer besides.
   std::span<const NamePair> copies = {};
+  /// Parameters, and the full names that they have besides in the checkpoints of a model whose head
+  /// has a table of its own (head.weight).
+  std::span<const NamePair> untied = {};
 };
 
 /// Returns every parameter of a model under its name in the format, parts of one tensor under the
-/// same name. The tensors alias the model's own, so reading into them (load_pretrained()) loads the
-/// model. Throws NotImplemented on a parameter that has no name in the format.
+/// same name, and one that has several names there under each. The tensors alias the model's own,
+/// so reading into them (load_pretrained()) loads the model. Throws NotImplemented on a parameter
+/// that has no name in the format.
 TensorList named_as(const CheckpointFormat& format, Module& model);
 
 /// Concatenates two lists of names.
-template <size_t M, size_t N>
-constexpr std::array<NamePair, M + N> joined(const NamePair (&a)[M], const NamePair (&b)[N]) {
-  std::array<NamePair, M + N> all;
-  std::copy(std::begin(a), std::end(a), all.begin());
-  std::copy(std::begin(b), std::end(b), all.begin() + M);
-  return all;
+template <class Name, size_t M, size_t N>
+constexpr std::array<Name, M + N> joined(const Name (&a)[M],
+                                         const std::type_identity_t<Name> (&b)[N]) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return std::array<Name, M + N>{(I < M ? a[I % M] : b[(I - M) % N])...};
+  }
+  (std::make_index_sequence<M + N>());
 }
 
 }  // namespace longspan

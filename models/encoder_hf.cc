@@ -12,25 +12,23 @@ constexpr const char* kOp = detail::checkpoint_op;
 constexpr NamePair bert_heads[] = {
     {"mlm.dense", "cls.predictions.transform.dense"},
     {"mlm.norm", "cls.predictions.transform.LayerNorm"},
-    {"head", "cls.predictions"},
+    {"head.weight", "cls.predictions.decoder.weight"},
+    {"head.bias", "cls.predictions.bias"},
     {"pool", "bert.pooler.dense"},
     {"classifier", "classifier"},
     {"spans", "qa_outputs"},
 };
-constexpr std::string_view bert_unused[] = {"cls.predictions.decoder.weight",
-                                            "cls.predictions.decoder.bias",
-                                            "embeddings.position_ids",
-                                            "pooler.dense.weight",
-                                            "pooler.dense.bias",
-                                            "cls.seq_relationship.weight",
-                                            "cls.seq_relationship.bias"};
+constexpr auto bert_unused =
+    joined(detail::bert_head_unused, {"pooler.dense.weight", "pooler.dense.bias"});
 
 }  // namespace
 
-constinit const CheckpointFormat roberta_format{"roberta", "roberta.", detail::encoder_names,
-                                                detail::roberta_heads, detail::roberta_unused};
-constinit const CheckpointFormat bert_format{"bert", "bert.", detail::encoder_names, bert_heads,
-                                             bert_unused};
+constinit const CheckpointFormat roberta_format{
+    "roberta", "roberta.", detail::encoder_names, detail::roberta_heads, detail::roberta_unused,
+    nullptr,   {},         detail::roberta_untied};
+constinit const CheckpointFormat bert_format{
+    "bert",  "bert.", detail::encoder_names, bert_heads, bert_unused,
+    nullptr, {},      detail::bert_untied};
 
 namespace detail {
 

@@ -67,13 +67,45 @@ inline constexpr NamePair encoder_names[] = {
     {"layers.#.norm2", "encoder.layer.#.output.LayerNorm"},
 };
 inline constexpr NamePair roberta_heads[] = {
-    {"mlm.dense", "lm_head.dense"}, {"mlm.norm", "lm_head.layer_norm"},    {"head", "lm_head"},
-    {"pool", "classifier.dense"},   {"classifier", "classifier.out_proj"}, {"tags", "classifier"},
+    {"mlm.dense", "lm_head.dense"},
+    {"mlm.norm", "lm_head.layer_norm"},
+    {"head.weight", "lm_head.decoder.weight"},
+    {"head.bias", "lm_head.bias"},
+    {"pool", "classifier.dense"},
+    {"classifier", "classifier.out_proj"},
+    {"tags", "classifier"},
     {"spans", "qa_outputs"},
 };
-inline constexpr std::string_view roberta_unused[] = {
-    "lm_head.decoder.weight", "lm_head.decoder.bias", "embeddings.position_ids",
-    "pooler.dense.weight", "pooler.dense.bias"};
+/// An untied head adds the bias of its decoder, and the other is dead.
+inline constexpr NamePair roberta_untied[] = {{"head.bias", "lm_head.decoder.bias"}};
+
+/// What to do about a head of its own beside a configuration that ties it to the token table.
+inline constexpr std::string_view untie =
+    "for a head of its own, set tie_word_embeddings in config.json (tie_embedding here) to false";
+
+inline constexpr std::string_view word_table = "embeddings.word_embeddings.weight";
+inline constexpr OtherName roberta_unused[] = {
+    {"lm_head.decoder.weight", OtherName::Kind::copy, word_table, untie},
+    {"lm_head.decoder.bias", OtherName::Kind::copy, "lm_head.bias", untie},
+    {"lm_head.bias", OtherName::Kind::instead, "lm_head.decoder.bias"},
+    {"lm_head.weight", OtherName::Kind::instead, "lm_head.decoder.weight"},  // of older files here
+    {"embeddings.position_ids", OtherName::Kind::ordinals},
+    "pooler.dense.weight",
+    "pooler.dense.bias",
+};
+
+/// Those of the head of a BERT or BigBird.
+inline constexpr NamePair bert_untied[] = {{"head.bias", "cls.predictions.decoder.bias"}};
+inline constexpr OtherName bert_head_unused[] = {
+    {"cls.predictions.decoder.weight", OtherName::Kind::copy, word_table, untie},
+    {"cls.predictions.decoder.bias", OtherName::Kind::copy, "cls.predictions.bias", untie},
+    {"cls.predictions.bias", OtherName::Kind::instead, "cls.predictions.decoder.bias"},
+    {"cls.predictions.weight", OtherName::Kind::instead,
+     "cls.predictions.decoder.weight"},  // of older files here
+    {"embeddings.position_ids", OtherName::Kind::ordinals},
+    "cls.seq_relationship.weight",
+    "cls.seq_relationship.bias",
+};
 
 /// Set and get the fields that all such encoders share.
 void set_shared(const EncoderKeys& keys, EncoderConfig& config);

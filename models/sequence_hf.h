@@ -63,8 +63,13 @@ inline constexpr NamePair sequence_names[] = {
 /// The token bias, which such models store as [1, V].
 inline constexpr std::string_view logits_bias = "final_logits_bias";
 inline constexpr NamePair sequence_heads[] = {{"head.bias", logits_bias}};
-inline constexpr std::string_view sequence_unused[] = {
-    "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"};
+inline constexpr std::string_view one_table =
+    "encoder, decoder and head of such a model share one table here";
+inline constexpr OtherName sequence_unused[] = {
+    {"encoder.embed_tokens.weight", OtherName::Kind::copy, "shared.weight", one_table},
+    {"decoder.embed_tokens.weight", OtherName::Kind::copy, "shared.weight", one_table},
+    {"lm_head.weight", OtherName::Kind::copy, "shared.weight", one_table},
+};
 Tensor stored_sequence(std::string_view theirs, const Tensor& parameter);
 
 /// Sets the fields that configurations of encoder-decoders share.

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "autograd/mode.h"
@@ -25,13 +28,10 @@ std::string in_folder(const std::string& path, const char* file) {
   return kind_of_path(path, kOp) == PathKind::folder ? path + "/" + file : path;
 }
 
-bool listed(std::span<const std::string_view> parts, std::string_view name, auto matches) {
+bool is_fresh(std::span<const std::string_view> parts, std::string_view name) {
   return std::any_of(parts.begin(), parts.end(),
-                     [&](std::string_view p) { return matches(name, p); });
+                     [&](std::string_view part) { return name.starts_with(part); });
 }
-
-bool begins(std::string_view name, std::string_view part) { return name.starts_with(part); }
-bool ends(std::string_view name, std::string_view part) { return name.ends_with(part); }
 
 std::string_view without(std::string_view name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -224,42 +224,139 @@ std::vector<Stacked> stacked(const TensorList& tensors) {
   return all;
 }
 
+/// Whether two tensors of files have the same dtype, shape and bits.
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         (a.numel() == 0 ||
+          std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.nbytes())) == 0);
+}
+
+/// Whether a table of constants has the values of its kind, up to rounding.
+bool constants_hold(OtherName::Kind kind, const Tensor& x) {
+  const std::vector<double> values = cast(x, DType::f64).to_vector<double>();
+  const double tolerance = is_floating(x.dtype()) && size_of(x.dtype()) < 4 ? 1e-2 : 1e-6;
+  const double d = 2 * static_cast<double>(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<double>(i);
+    const bool ordinal = kind == OtherName::Kind::ordinals;
+    const double want = ordinal ? at : std::pow(10'000.0, -2 * at / d);
+    if (!(std::abs(values[i] - want) <= tolerance * want)) return false;
+  }
+  return true;
+}
+
+/// The tensors of a file by their names without the prefix, and those that were read.
+class Given {
+ public:
+  Given(const TensorList& tensors, const PretrainedNames& names, Faults& faults)
+      : names_(names), faults_(faults) {
+    for (const NamedTensor& t : tensors) {
+      const bool is_new = found_.try_emplace(without(t.name, names.prefix), &t).second;
+      if (!is_new) faults.add("with and without their prefix", t.name);
+    }
+  }
+
+  void want(std::string_view name) { wanted_.insert(name); }
+
+  /// Whether the file is read under another name than this one, which counts where that is missing.
+  bool is_spare(std::string_view name) const {
+    return std::any_of(names_.unused.begin(), names_.unused.end(), [&](const OtherName& o) {
+      return o.kind == OtherName::Kind::instead && o.name == name && wanted_.contains(o.of);
+    });
+  }
+
+  /// Returns the tensor of this name, or of one that stands for it; null if there is none.
+  const NamedTensor* take(std::string_view name) {
+    const NamedTensor* t = find(name);
+    for (const OtherName& o : names_.unused) {
+      if (t == nullptr && !o.of.empty() && o.of == name) t = find(o.name);
+    }
+    if (t != nullptr) read_[name] = t;
+    return t;
+  }
+
+  /// Looks at everything that was not read under its own name.
+  void check_others() {
+    for (const auto& [name, t] : found_) {
+      if (const auto at = read_.find(name); at == read_.end()) check_other(name, *t);
+    }
+  }
+
+ private:
+  const NamedTensor* find(std::string_view name) const {
+    const auto at = found_.find(name);
+    return at == found_.end() ? nullptr : at->second;
+  }
+
+  void check_other(std::string_view name, const NamedTensor& t) {
+    using Kind = OtherName::Kind;
+    const auto known =
+        std::find_if(names_.unused.begin(), names_.unused.end(), [&](const OtherName& o) {
+          return o.of.empty() ? name.ends_with(o.name) : name == o.name && wanted_.contains(o.of);
+        });
+    if (known == names_.unused.end()) return faults_.add("unknown", t.name);
+    if (known->kind == Kind::copy) {
+      const auto of = read_.find(known->of);
+      if (of == read_.end() || same_bits(t.tensor, of->second->tensor)) return;
+      faults_.add("with other values than the tensor that they should copy",
+                  fmt::format("{} and {}: {}", t.name, of->second->name, known->remedy));
+    } else if (known->kind == Kind::ordinals && !constants_hold(known->kind, t.tensor)) {
+      faults_.add("constants of other values than here", t.name + ": expected 0, 1, 2, ...");
+    } else if (known->kind == Kind::frequencies && !constants_hold(known->kind, t.tensor)) {
+      faults_.add("constants of other values than here",
+                  t.name + ": expected 10000^(-2 i / d) for i = 0, 1, ...");
+    }
+  }
+
+  const PretrainedNames& names_;
+  Faults& faults_;
+  std::map<std::string_view, const NamedTensor*> found_, read_;
+  std::set<std::string_view> wanted_;
+};
+
 }  // namespace
 
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names) {
   const std::string file = in_folder(path, kWeights);
-  const TensorList given = read_tensors(file);
-  std::map<std::string_view, const Tensor*> found;
-  for (const NamedTensor& t : given) found[without(t.name, names.prefix)] = &t.tensor;
-
+  const TensorList tensors = read_tensors(file);
   Faults faults;
+  Given given(tensors, names, faults);
+  const std::vector<Stacked> wanted = stacked(into);
+  for (const Stacked& want : wanted) given.want(without(want.name, names.prefix));
+
   std::vector<std::pair<Tensor, Tensor>> copies;
-  for (const Stacked& want : stacked(into)) {
-    const auto at = found.find(without(want.name, names.prefix));
-    if (at == found.end()) {
-      if (!listed(names.fresh, want.name, begins)) faults.add("missing", want.name);
+  std::map<const void*, const NamedTensor*> whole;  // by the place that they are read into
+  for (const Stacked& want : wanted) {
+    const std::string_view name = without(want.name, names.prefix);
+    if (given.is_spare(name)) continue;
+    const NamedTensor* found = given.take(name);
+    if (found == nullptr) {
+      if (!is_fresh(names.fresh, want.name)) faults.add("missing", want.name);
       continue;
     }
-    const Tensor& x = *at->second;
-    found.erase(at);
+    const Tensor& x = found->tensor;
     if (x.shape() != want.shape() || !is_floating(x.dtype())) {
       faults.add("of another kind",
-                 fmt::format("{}: {} {}, expected {} {}", want.name, name_of(x.dtype()),
+                 fmt::format("{}: {} {}, expected {} {}", found->name, name_of(x.dtype()),
                              to_string(x.shape()), name_of(want.parts[0].dtype()),
                              to_string(want.shape())));
       continue;
     }
     int64_t row = 0;
     for (const Tensor& part : want.parts) {
-      const bool whole = want.parts.size() == 1;
-      copies.emplace_back(part, whole ? x : narrow(x, 0, row, part.dim(0)));
-      if (!whole) row += part.dim(0);
+      const bool alone = want.parts.size() == 1;
+      copies.emplace_back(part, alone ? x : narrow(x, 0, row, part.dim(0)));
+      if (!alone) row += part.dim(0);
+      if (!alone || part.numel() == 0) continue;
+      const NamedTensor* first = whole.try_emplace(part.view().data, found).first->second;
+      if (first != found && !same_bits(x, first->tensor)) {
+        faults.add("with other values than the tensor that they should copy",
+                   fmt::format("{} and {}: one parameter here", found->name, first->name));
+      }
     }
   }
-  for (const auto& [name, tensor] : found) {
-    if (!listed(names.unused, name, ends)) faults.add("unknown", std::string(name));
-  }
+  given.check_others();
   require<IoError>(faults.none(), kOp, "{} does not fit the model:{}", file, faults.text());
 
   const NoGrad off;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/named_tensor.h"
+#include "nn/other_name.h"
 #include "train/config.h"
 
 namespace longspan {
@@ -17,8 +18,8 @@ namespace longspan {
 struct PretrainedNames {
   /// A prefix that all names may lack, as in checkpoints without heads.
   std::string_view prefix = {};
-  /// Suffixes of names in the file to ignore.
-  std::span<const std::string_view> unused = {};
+  /// Names in the file that need not be expected. What their kind says of their values must hold.
+  std::span<const OtherName> unused = {};
   /// Prefixes of names that the file need not have, e.g. of heads that are still to be trained.
   std::span<const std::string_view> fresh = {};
 };
@@ -26,8 +27,8 @@ struct PretrainedNames {
 /// Overwrites `into` with the tensors of those names, from FOLDER/model.safetensors or a file.
 /// Other floating dtypes are converted. Entries of the same name are the parts of one tensor of the
 /// file, stacked along its first axis in the order of the list. Strict: throws IoError that lists
-/// every missing name, unknown name and wrong shape, before anything is written; ShapeError if the
-/// parts of a tensor do not fit together.
+/// every missing name, unknown name, wrong shape, and every copy with other bits than what it
+/// copies, before anything is written; ShapeError if the parts of a tensor do not fit together.
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names = {});
 

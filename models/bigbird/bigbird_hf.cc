@@ -10,20 +10,16 @@ constexpr const char* kOp = detail::checkpoint_op;
 constexpr NamePair bigbird_heads[] = {
     {"mlm.dense", "cls.predictions.transform.dense"},
     {"mlm.norm", "cls.predictions.transform.LayerNorm"},
-    {"head", "cls.predictions"},
+    {"head.weight", "cls.predictions.decoder.weight"},
+    {"head.bias", "cls.predictions.bias"},
 };
-constexpr std::string_view bigbird_unused[] = {"cls.predictions.decoder.weight",
-                                               "cls.predictions.decoder.bias",
-                                               "embeddings.position_ids",
-                                               "pooler.weight",
-                                               "pooler.bias",
-                                               "cls.seq_relationship.weight",
-                                               "cls.seq_relationship.bias"};
+constexpr auto bigbird_unused = joined(detail::bert_head_unused, {"pooler.weight", "pooler.bias"});
 
 }  // namespace
 
-constinit const CheckpointFormat bigbird_format{"big_bird", "bert.", detail::encoder_names,
-                                                bigbird_heads, bigbird_unused};
+constinit const CheckpointFormat bigbird_format{
+    "big_bird", "bert.", detail::encoder_names, bigbird_heads, bigbird_unused,
+    nullptr,    {},      detail::bert_untied};
 
 BigBirdKeys::BigBirdKeys() {
   model_type = "big_bird";

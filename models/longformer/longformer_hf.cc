@@ -16,8 +16,9 @@ constexpr auto names =
 
 }  // namespace
 
-constinit const CheckpointFormat longformer_format{"longformer", "longformer.", names,
-                                                   detail::roberta_heads, detail::roberta_unused};
+constinit const CheckpointFormat longformer_format{
+    "longformer",           "longformer.", names, detail::roberta_heads,
+    detail::roberta_unused, nullptr,       {},    detail::roberta_untied};
 
 LongformerKeys::LongformerKeys() {
   model_type = "longformer";

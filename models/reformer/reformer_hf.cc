@@ -27,7 +27,10 @@ constexpr NamePair heads[] = {
     {"head.bias", "lm_head.bias"},
 };
 constexpr std::string_view axial_table = "position_embeddings.weights.";
-constexpr std::string_view unused[] = {"lm_head.decoder.bias"};
+/// Since release 5.24 transformers adds the bias of the decoder, and keeps the other without adding
+/// it. Earlier files have the other alone.
+constexpr NamePair untied[] = {{"head.bias", "lm_head.decoder.bias"}};
+constexpr OtherName unused[] = {{"lm_head.bias", OtherName::Kind::instead, "lm_head.decoder.bias"}};
 
 /// Tables of axial positions have shapes [n1, 1, d1] and [1, n2, d2].
 Tensor stored(std::string_view theirs, const Tensor& parameter) {
@@ -39,8 +42,8 @@ Tensor stored(std::string_view theirs, const Tensor& parameter) {
 
 }  // namespace
 
-constinit const CheckpointFormat reformer_format{"reformer", "reformer.", names,
-                                                 heads,      unused,      stored};
+constinit const CheckpointFormat reformer_format{"reformer", "reformer.", names, heads,
+                                                 unused,     stored,      {},    untied};
 
 ReformerConfig reformer_config(const ReformerKeys& k) {
   require(k.model_type == "reformer", kOp, "model_type is \"{}\"; expected \"reformer\"",

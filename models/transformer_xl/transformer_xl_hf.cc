@@ -42,10 +42,21 @@ constexpr auto many_tables = joined(layers, {{"embed.token.table.#", "word_emb.e
 constexpr auto many_softmaxes = joined(softmax, {{"head.table.#", "crit.out_layers.#"}});
 
 /// The frequencies of positions, and tied copies of up to four clusters.
-constexpr std::string_view unused[] = {
-    "pos_emb.inv_freq",         "crit.out_layers.0.weight", "crit.out_layers.1.weight",
-    "crit.out_layers.2.weight", "crit.out_layers.3.weight", "crit.out_projs.0",
-    "crit.out_projs.1",         "crit.out_projs.2",         "crit.out_projs.3",
+constexpr std::string_view untie = "for tables of its own, set tie_word_embeddings to false",
+                           untie_projections = "for projections of its own, set tie_projs to false";
+constexpr OtherName copy_of(std::string_view name, std::string_view of, std::string_view remedy) {
+  return {name, OtherName::Kind::copy, of, remedy};
+}
+constexpr OtherName unused[] = {
+    {"pos_emb.inv_freq", OtherName::Kind::frequencies},
+    copy_of("crit.out_layers.0.weight", "word_emb.emb_layers.0.weight", untie),
+    copy_of("crit.out_layers.1.weight", "word_emb.emb_layers.1.weight", untie),
+    copy_of("crit.out_layers.2.weight", "word_emb.emb_layers.2.weight", untie),
+    copy_of("crit.out_layers.3.weight", "word_emb.emb_layers.3.weight", untie),
+    copy_of("crit.out_projs.0", "word_emb.emb_projs.0", untie_projections),
+    copy_of("crit.out_projs.1", "word_emb.emb_projs.1", untie_projections),
+    copy_of("crit.out_projs.2", "word_emb.emb_projs.2", untie_projections),
+    copy_of("crit.out_projs.3", "word_emb.emb_projs.3", untie_projections),
 };
 constexpr NamePair copies[] = {
     {"u", "transformer.layers.#.dec_attn.r_w_bias"},

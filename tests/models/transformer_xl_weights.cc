@@ -11,6 +11,7 @@
 #include "autograd/mode.h"
 #include "models/transformer_xl/transformer_xl_hf.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"
 #include "tests/harness/messages.h"
@@ -172,21 +173,69 @@ TEST(TransformerXLMembers, WhatThePackageCannotDoIsNotWritten) {
                "tie_projections has 1");
 }
 
+/// Returns a folder with the config.json of a checkpoint, and its tensors as `change` leaves them.
+template <class F>
+std::string changed(const std::string& name, F change) {
+  const std::string path = testing::TempDir() + "longspan_copies";
+  std::filesystem::create_directories(path);
+  TensorList tensors = read_tensors(folder + name + "/model.safetensors");
+  change(tensors);
+  write_tensors(path + "/model.safetensors", tensors, {});
+  std::filesystem::copy_file(folder + name + "/config.json", path + "/config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  return path;
+}
+
+std::string refused(const std::string& path) {
+  return message_of<IoError>([&] { read(path, DType::f32); });
+}
+
 TEST(TransformerXLCheckpoints, SharedParametersHaveACopyInEachLayer) {
   const auto without = [](const std::string& copy) {
-    const std::string path = testing::TempDir() + "longspan_copies";
-    std::filesystem::create_directories(path);
-    TensorList tensors = read_tensors(folder + "shared/model.safetensors");
-    std::erase_if(tensors, [&](const NamedTensor& t) { return t.name == copy; });
-    write_tensors(path + "/model.safetensors", tensors, {});
-    std::filesystem::copy_file(folder + "shared/config.json", path + "/config.json",
-                               std::filesystem::copy_options::overwrite_existing);
-    return path;
+    return changed("shared", [&](TensorList& tensors) {
+      std::erase_if(tensors, [&](const NamedTensor& t) { return t.name == copy; });
+    });
   };
   read(without("none"), DType::f32);
   const std::string copy = "transformer.layers.1.dec_attn.r_w_bias";
   EXPECT_PRED2(contains, message_of<IoError>([&] { read(without(copy), DType::f32); }),
                "1 missing:\n    " + copy);
+  const std::string other = changed("shared", [&](TensorList& tensors) {
+    for (NamedTensor& t : tensors) {
+      if (t.name == copy) t.tensor = zeros(t.tensor.shape());
+    }
+  });
+  EXPECT_PRED2(contains, refused(other), copy + " and transformer.r_w_bias");
+}
+
+/// Tied tables and projections may be in the file, as copies; the frequencies are constants.
+TEST(TransformerXLCheckpoints, CopiesAndConstantsAreLookedAt) {
+  const auto with = [](const std::string& name, const std::string& of, bool same) {
+    return changed("widths_all_shared", [&](TensorList& tensors) {
+      const auto at = std::find_if(tensors.begin(), tensors.end(),
+                                   [&](const NamedTensor& t) { return t.name == of; });
+      ASSERT_NE(at, tensors.end()) << of;
+      tensors.push_back({name, same ? clone(at->tensor) : zeros(at->tensor.shape())});
+    });
+  };
+  for (const std::string i : {"0", "1"}) {
+    for (const auto& [ours, theirs] : std::initializer_list<std::pair<std::string, std::string>>{
+             {"crit.out_layers." + i + ".weight",
+              "transformer.word_emb.emb_layers." + i + ".weight"},
+             {"crit.out_projs." + i, "transformer.word_emb.emb_projs." + i}}) {
+      read(with(ours, theirs, true), DType::f32);
+      EXPECT_PRED2(contains, refused(with(ours, theirs, false)), ours + " and " + theirs);
+    }
+  }
+  const auto frequencies = [](double factor) {
+    return changed("plain", [&](TensorList& tensors) {
+      for (NamedTensor& t : tensors) {
+        if (t.name == "transformer.pos_emb.inv_freq") t.tensor = mul(t.tensor, factor);
+      }
+    });
+  };
+  read(frequencies(1), DType::f32);
+  EXPECT_PRED2(contains, refused(frequencies(1.0001)), "inv_freq: expected 10000^(-2 i / d)");
 }
 
 }  // namespace

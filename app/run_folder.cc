@@ -229,10 +229,11 @@ Checkpoints::Checkpoints(std::string run, int64_t keep, TensorList weights,
       progress_(std::move(progress)),
       saved_(resumed) {}
 
-void Checkpoints::save(int64_t step, const Members& values, double rate) {
+void Checkpoints::save(int64_t step, const Members& values, double rate,
+                       const TensorList& overflowing) {
   if (saved_ == step) return;
   try {
-    write_state(run_, step, weights_, progress_(), values);
+    write_state(run_, step, weights_, progress_(), values, 0, overflowing);
   } catch (const NonfiniteState& e) {
     diverged(e.what(), rate);
   }

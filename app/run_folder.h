@@ -54,9 +54,9 @@ class Checkpoints {
   Checkpoints(std::string run, int64_t keep, TensorList weights,
               std::function<TensorList()> progress, int64_t resumed);
 
-  /// Writes the checkpoint of a step, once. Throws as write_state() does or, if the state is
-  /// nonfinite, as diverged() does.
-  void save(int64_t step, const Members& values, double rate);
+  /// Writes the checkpoint of a step, once; `overflowing` as in write_state(). Throws as
+  /// write_state() does or, if the state is nonfinite, as diverged() does.
+  void save(int64_t step, const Members& values, double rate, const TensorList& overflowing = {});
   /// Confirms that the state after `step` produced finite values. If that state is saved, only the
   /// newest checkpoints are kept.
   void confirm(int64_t step);

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/optim.h"
 #include "train/state.h"
 
@@ -23,6 +24,8 @@ namespace {
 
 /// A relative reconstruction error of reversible layers above which a run warns.
 constexpr double kDrift = 1e-2;
+
+constexpr const char* kGradient = ".gradient";  // ends the names of gradients in a checkpoint
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -45,6 +48,26 @@ std::string validation_of(const std::string& out, int64_t step) {
     if (score != nullptr && row["step"] == Json(step)) found = to_string(*score);
   }
   return found;
+}
+
+/// Whether a tensor of a checkpoint is one of TrainingSteps::Waiting::statistics.
+bool is_statistics(const std::string& name) {
+  return name.find(TrainingSteps::Waiting::mark) != std::string::npos;
+}
+
+/// JSON has null in place of NaN.
+double number_of(const Json& value) { return value.is_null() ? std::nan("") : value.number(); }
+
+Members members_of(const NamedNumbers& numbers) {
+  Members all;
+  for (const auto& [name, value] : numbers) all.emplace_back(name, value);
+  return all;
+}
+
+NamedNumbers numbers_of(const Json& members) {
+  NamedNumbers all;
+  for (const JsonMember& m : members.object()) all.emplace_back(m.name, number_of(m.value));
+  return all;
 }
 
 /// Returns "nan" whatever its sign, "inf" or "-inf".
@@ -83,24 +106,69 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
 }
 
 void Prepared::restore(double planned_seconds) {
-  const TensorList progressed = progress();
-  const Json values = read_state(beginning.checkpoint, state, progressed);
+  TensorList all = progress();
+  const TensorList waits = waiting_tensors();
+  all.insert(all.end(), waits.begin(), waits.end());
+  const Json values = read_state(beginning.checkpoint, state, all);
   at = Position::read(values, beginning.checkpoint);
-  if (run.config.optimizer.period().waits(at.step)) {
-    const TensorList parameters = optimizer->parameters();
-    auto gradient = progressed.end() - std::ssize(parameters);
-    for (const NamedTensor& p : parameters) {
-      const Tensor& g = (gradient++)->tensor;
-      if (global_norm(std::vector{g}) > 0) set_grad(p.tensor, g);
-    }
-    waiting = {values["waiting_first"].number(), values["waiting_targets"].number()};
-  }
   loss_scale.restore(values);
-  require_finite(beginning.out, beginning.checkpoint, state, progress());
+  require_finite(beginning.out, beginning.checkpoint, state,
+                 loss_scale.adapts() ? progress() : all);
   remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
+  wait_for_update(values, waits);
   begin_streams_anew(values);
+  if (const Json* last = values.find("figures")) figures = *last;
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);
   if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
+}
+
+TensorList Prepared::waiting_tensors() const {
+  TensorList all;
+  const TensorList parameters = optimizer->parameters();
+  for (const TensorEntry& entry : read_optimizer_header(beginning.checkpoint).entries) {
+    const std::string& name = entry.name;
+    const auto of = std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) {
+      return name == p.name + kGradient;
+    });
+    if (of != parameters.end()) all.push_back({name, zeros_like(of->tensor.detach())});
+    if (is_statistics(name)) {
+      all.push_back({name, Tensor::empty(entry.shape, entry.dtype, run.device)});
+    }
+  }
+  return all;
+}
+
+void Prepared::wait_for_update(const Json& values, const TensorList& tensors) {
+  const Json* now = values.find("waiting");
+  const Json* before = values.find("waiting_first");  // of earlier versions
+  if (now == nullptr && before == nullptr) return;
+  const RunConfig& c = run.config;
+  if (!c.optimizer.period().waits(at.step)) {
+    remarks.push_back(
+        fmt::format("the gradients that waited for an update after step {} are left out, since "
+                    "optimizer.update_period is another",
+                    at.step));
+    return;
+  }
+  const double here = TrainingSteps::scale_of(c, at.step, loss_scale.value());
+  double there = here;
+  if (now != nullptr) {
+    waiting = {(*now)["first"].number(), (*now)["targets"].number()};
+    there = (*now)["scale"].number();
+  } else {
+    waiting = {before->number(), values["waiting_targets"].number()};
+  }
+  for (const NamedTensor& t : tensors) {
+    if (is_statistics(t.name)) waiting.statistics.push_back(t);
+  }
+  for (const NamedTensor& p : optimizer->parameters()) {
+    for (const NamedTensor& t : tensors) {
+      if (t.name != p.name + kGradient) continue;
+      // In earlier versions zeros stand for no gradient.
+      if (now == nullptr && global_norm(std::vector{t.tensor}) == 0) continue;
+      set_grad(p.tensor, here == there ? t.tensor : mul(t.tensor, here / there));
+    }
+  }
 }
 
 void Prepared::begin_streams_anew(const Json& values) {
@@ -120,11 +188,6 @@ TensorList Prepared::progress() const {
       all.push_back({fmt::format("memory.{}.{}", i, m.name), m.tensor});
     }
   }
-  if (run.config.optimizer.update_period == 1) return all;
-  for (const NamedTensor& p : optimizer->parameters()) {  // zeros stand for no gradient
-    const Tensor g = grad(p.tensor);
-    all.push_back({p.name + ".gradient", g ? contiguous(g) : zeros_like(p.tensor.detach())});
-  }
   return all;
 }
 
@@ -141,10 +204,17 @@ Training::Training(Prepared& prepared)
       logged_step_(at_.step),
       to_validate_(p_.data->size("valid")),
       checkpoints_(
-          p_.run.out, c_.keep, p_.state, [this] { return p_.progress(); },
+          p_.run.out, c_.keep, p_.state,
+          [this] {
+            TensorList all = p_.progress();
+            if (p_.loss_scale.adapts()) return all;
+            for (NamedTensor& t : waiting()) all.push_back(std::move(t));
+            return all;
+          },
           p_.continues() ? at_.step : -1),
       steps_(p_.run, *p_.data, *p_.optimizer, p_.memories) {
-  steps_.wait_for_update(p_.waiting);
+  steps_.wait_for_update(std::exchange(p_.waiting, {}));
+  if (!p_.figures.is_null()) go_on_from(p_.figures);
   log_.write_config(to_json(p_.run.config));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
   say_beginning();
@@ -375,17 +445,49 @@ void Training::require_finite_loss() {
   }
 }
 
+TensorList Training::waiting() const {
+  TensorList all;
+  if (!c_.optimizer.period().waits(at_.step)) return all;
+  for (const NamedTensor& p : p_.optimizer->parameters()) {
+    if (const Tensor g = grad(p.tensor)) all.push_back({p.name + kGradient, contiguous(g)});
+  }
+  for (NamedTensor& t : steps_.waiting().statistics) all.push_back(std::move(t));
+  return all;
+}
+
+Members Training::figures() const {
+  return {{"loss", loss_},
+          {"losses", members_of(auxiliary_)},
+          {"gradient_norm", norm_},
+          {"gradient_norms", members_of(norms_)},
+          {"inversions", inversion_.inversions},
+          {"inversion_error", inversion_.largest}};
+}
+
+void Training::go_on_from(const Json& figures) {
+  loss_ = number_of(figures["loss"]);
+  auxiliary_ = numbers_of(figures["losses"]);
+  norm_ = number_of(figures["gradient_norm"]);
+  norms_ = numbers_of(figures["gradient_norms"]);
+  inversion_.inversions = figures["inversions"].integer();
+  inversion_.largest = number_of(figures["inversion_error"]);
+}
+
 void Training::save() {
   Members values = at_.values();
   for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);
+  values.emplace_back("figures", figures());
   if (c_.optimizer.period().waits(at_.step)) {
-    values.emplace_back("waiting_first", steps_.waiting().first);
-    values.emplace_back("waiting_targets", steps_.waiting().all);
+    const TrainingSteps::Waiting w = steps_.waiting();
+    const double scale = TrainingSteps::scale_of(c_, at_.step, p_.loss_scale.value());
+    values.emplace_back("waiting",
+                        Members{{"first", w.first}, {"targets", w.all}, {"scale", scale}});
   }
   values.emplace_back("schedule", learning_rate_.state().value());
   for (const JsonMember& m : p_.provenance.values()) values.push_back(m);
   if (!p_.memories.empty()) values.emplace_back("segment", c_.length);
-  checkpoints_.save(at_.step, values, rate_);
+  // Gradients in f16 may overflow before the update that is then left out.
+  checkpoints_.save(at_.step, values, rate_, p_.loss_scale.adapts() ? waiting() : TensorList{});
 }
 
 void Training::finish_run() {

@@ -44,8 +44,7 @@ struct Prepared {
   Prepared(Beginning from, TrainingPlan plan);
 
   bool continues() const { return !beginning.checkpoint.empty(); }
-  /// What a checkpoint holds besides the model: the optimizer's state, the memories and, with an
-  /// update period, gradients that wait for an update.
+  /// What every checkpoint holds besides the model: the optimizer's state and the memories.
   TensorList progress() const;
 
   Beginning beginning;
@@ -62,10 +61,16 @@ struct Prepared {
   std::vector<std::string> remarks;  ///< on the checkpoint that the run continues from
   LossUnit unit;
   std::optional<Started> started;  ///< with --from: what the parameters were taken from
-  TrainingSteps::Targets waiting;  ///< of gradients that wait for an update
+  TrainingSteps::Waiting waiting;  ///< for an update, besides the gradients
+  Json figures;                    ///< of the last step, as Training::figures(); null: none
 
  private:
   void restore(double planned_seconds);
+  /// Returns tensors for what the checkpoint holds between two updates: "PARAMETER.gradient" and
+  /// "MODULE.statistics.0"; none if it has not been written there.
+  TensorList waiting_tensors() const;
+  /// Goes on between two updates with these tensors.
+  void wait_for_update(const Json& values, const TensorList& tensors);
   /// Empties the memories of streams that were read in segments of another length: what they would
   /// read next is elsewhere in the text.
   void begin_streams_anew(const Json& values);
@@ -96,6 +101,11 @@ class Training {
   void say_why_not_recorded();
   void validate();
   void require_finite_loss();
+  /// Returns what waits for an update, for a checkpoint between two; else nothing.
+  TensorList waiting() const;
+  /// Returns what the next row of metrics.jsonl has of the steps so far.
+  Members figures() const;
+  void go_on_from(const Json& figures);
   void save();
   void finish_run();
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "core/error.h"
 #include "core/graph.h"
 #include "models/evaluate.h"
+#include "nn/module_list.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 
@@ -54,7 +57,7 @@ StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
   const RunConfig& c = run_.config;
   if (!c.optimizer.period().waits(step)) {
     statistics_.clear();  // of a step whose update was left out
-    targets_ = {};
+    first_targets_ = targets_ = 0;
   }
   next_.clear();
   begin_streams(step);
@@ -72,6 +75,42 @@ void TrainingSteps::update(int64_t step, double lr) {
   graph_.update(lr);
   end_.run();
   pass_memories_on();
+}
+
+TrainingSteps::Waiting TrainingSteps::waiting() const {
+  Waiting w{.first = first_targets_, .all = targets_};
+  for (const auto& [name, module] : ModuleList(*run_.model).modules) {
+    for (const Statistics& s : statistics_) {
+      for (size_t i = 0; s.of == module && i < s.sums.size(); ++i) {
+        w.statistics.push_back({name + Waiting::mark + std::to_string(i), contiguous(s.sums[i])});
+      }
+    }
+  }
+  return w;
+}
+
+void TrainingSteps::wait_for_update(const Waiting& w) {
+  first_targets_ = w.first;
+  targets_ = w.all;
+  std::unordered_map<std::string, TensorList> sums_of;  // a checkpoint orders them otherwise
+  for (const NamedTensor& t : w.statistics) {
+    sums_of[t.name.substr(0, t.name.rfind(Waiting::mark))].push_back(t);
+  }
+  for (const auto& [name, module] : ModuleList(*run_.model).modules) {
+    const auto found = sums_of.find(name);
+    if (found == sums_of.end()) continue;
+    Statistics s{.of = module, .sums = std::vector<Tensor>(found->second.size())};
+    for (const NamedTensor& t : found->second) {
+      const size_t i = std::stoul(t.name.substr(t.name.rfind('.') + 1));
+      require<IoError>(i < s.sums.size(), "state", "\"{}\" is one of {} sums", t.name,
+                       s.sums.size());
+      s.sums[i] = t.tensor;
+    }
+    statistics_.push_back(std::move(s));
+    sums_of.erase(found);
+  }
+  require<IoError>(sums_of.empty(), "state", "the checkpoint has sums of \"{}\", which is no layer",
+                   sums_of.empty() ? "" : sums_of.begin()->first);
 }
 
 void TrainingSteps::pass_memories_on() {
@@ -107,7 +146,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
   const auto steps = static_cast<double>(c.optimizer.period().at(step));
-  double unit = targets_.first, all = 0;
+  double unit = first_targets_, all = 0;
   for (int64_t i = 0; i < c.accumulate; ++i) {
     auto [result, tokens, counted] =
         task_data_.forward(step * c.accumulate + i, memory_of(i), pass.at(i));
@@ -123,12 +162,13 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
     }
     done.tokens += tokens;
   }
-  targets_ = {unit, targets_.all + all};
+  first_targets_ = unit;
+  targets_ += all;
   done.scored = all > 0;
-  done.trains = targets_.all > 0;
+  done.trains = targets_ > 0;
   const auto batches = static_cast<double>(c.accumulate);
   const double own = all > 0 ? batches * unit / all : 1;
-  if (done.trains) done.rescale = batches * steps * unit / targets_.all;
+  if (done.trains) done.rescale = batches * steps * unit / targets_;
   done.loss *= own;
   for (auto& [name, value] : done.auxiliary) value *= own;
   return done;

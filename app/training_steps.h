@@ -40,14 +40,20 @@ class TrainingSteps {
         graph_(run.device, optimizer),
         end_(*run.model) {}
 
-  /// Targets that counted since the last update: those of its first batch, and of all.
-  struct Targets {
-    double first = 0, all = 0;
+  /// What waits for an update (UpdatePeriod) besides the gradients, which the parameters have.
+  struct Waiting {
+    static constexpr const char* mark = ".statistics.";  ///< in the names of sums
+    double first = 0, all = 0;   ///< targets that counted: those of the first batch, and of all
+    TensorList statistics = {};  ///< sums since the last update, as "MODULE.statistics.0"
   };
-  /// Those of gradients that wait for an update (UpdatePeriod).
-  const Targets& waiting() const { return targets_; }
-  /// Goes on from a checkpoint with gradients that wait, which the parameters have already.
-  void wait_for_update(const Targets& targets) { targets_ = targets; }
+  Waiting waiting() const;
+  /// Goes on from a checkpoint between two updates. Throws IoError if the model has no such module.
+  void wait_for_update(const Waiting& waiting);
+  /// Returns what a gradient of step `step` is multiplied by besides its share of the targets:
+  /// those of different settings add up only once they have the same.
+  static double scale_of(const RunConfig& config, int64_t step, double factor) {
+    return factor / static_cast<double>(config.accumulate * config.optimizer.period().at(step));
+  }
 
   /// Adds the gradients of step `step` to the parameters, multiplied by `factor` (the loss scale).
   /// `last` is the number of the last step; step / last is the progress that layers see.
@@ -86,7 +92,7 @@ class TrainingSteps {
   StepGraph graph_;
   EndOfStep end_;
   std::string refusal_;
-  Targets targets_;
+  double first_targets_ = 0, targets_ = 0;  // that counted since the last update
   std::vector<Statistics> statistics_;  // sums over the batches since the last update
   // Of the recorded step: its factor, the names of its auxiliary losses in order ("": the loss),
   // and the modules with statistics with their numbers of sums.

@@ -3,33 +3,19 @@
 #include <algorithm>
 #include <new>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "core/kernels/copy.h"
+#include "nn/module_list.h"
 #include "ops/elementwise.h"
 
 namespace longspan {
 namespace {
 
 constexpr const char* kOp = "after_step";
-
-/// Lists each module once, in visiting order, with its dotted name.
-class ModuleList final : public Visitor {
- public:
-  void on_module(const std::string& name, Module& module) override {
-    if (known_.insert(&module).second) modules.emplace_back(name, &module);
-  }
-  std::vector<std::pair<std::string, Module*>> modules;
-
- private:
-  void on_parameter(const std::string&, Tensor&) override {}
-
-  std::unordered_set<const Module*> known_;
-};
 
 }  // namespace
 
@@ -57,9 +43,7 @@ void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more) 
 
 EndOfStep::EndOfStep(Module& model) {
   with_memory_for(kOp, [&] {
-    ModuleList list;
-    list.on_module("", model);
-    model.visit(list);
+    ModuleList list(model);
     for (auto& [name, module] : list.modules) {
       place_of_.emplace(module, calls_.size());
       calls_.push_back({module, std::move(name)});

@@ -284,6 +284,9 @@ class LossScale {
   static LossScale dynamic(double value = 65536, int64_t interval = 2000);
 
   double value() const { return value_; }
+  /// Whether the scale is dynamic, so that gradients that are not finite cost a step and not the
+  /// run.
+  bool adapts() const { return interval_ > 0; }
   /// Divides the gradients by value() (at the next step). If dynamic and a gradient is not finite:
   /// drops the gradients, halves the value and returns false; skip the step then. Throws ValueError
   /// if the value falls below 2^-24: the gradients are not finite at any scale. If a step fails

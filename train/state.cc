@@ -567,7 +567,8 @@ std::string first_nonfinite(const TensorList& tensors) {
 }
 
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
-                        const TensorList& optimizer, const Members& values, int keep) try {
+                        const TensorList& optimizer, const Members& values, int keep,
+                        const TensorList& overflowing) try {
   require(step >= 0, "state", "step {} of a checkpoint is negative", step);
   require(keep >= 0, "state", "keep {} checkpoints: expected 0 (all) or more", keep);
   require_finite(step, parameters);
@@ -585,7 +586,9 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
       sums.push_back({name, write_tensor_file(create(part), part, tensors, {})});
     };
     add(model_name, parameters);
-    add(optimizer_name, optimizer);
+    TensorList rest = optimizer;
+    rest.insert(rest.end(), overflowing.begin(), overflowing.end());
+    add(optimizer_name, rest);
     Members all{{"step", step}};
     for (const JsonMember& member : values) {
       require(member.name != "step" && member.name != "files" && member.name != "xxh3", "state",
@@ -622,6 +625,10 @@ Json read_values(const std::string& checkpoint) {
             values["step"].integer(), name);
   }
   return values;
+}
+
+TensorHeader read_optimizer_header(const std::string& checkpoint) {
+  return read_tensor_header(fmt::format("{}/{}", checkpoint, optimizer_name));
 }
 
 Json read_state(const std::string& checkpoint, const TensorList& parameters,

@@ -88,12 +88,15 @@ std::string first_nonfinite(const TensorList& tensors);
 /// checkpoint is complete or absent whenever the process dies. An existing one of the same step is
 /// replaced. Temporary folders of dead writers are removed first, and all checkpoints but the
 /// newest `keep` afterwards (0 keeps all).
-///   values   other values that the run resumes from; the member "step" is added
-///   returns  the path
-///   throws   NonfiniteState that names a tensor that is not finite; IoError; existing checkpoints
-///            are then unchanged
+///   values       other values that the run resumes from; the member "step" is added
+///   overflowing  more tensors for the optimizer's file, which may hold NaN or infinity: gradients
+///                of a step whose update will be left out
+///   returns      the path
+///   throws       NonfiniteState that names a tensor that is not finite; IoError; existing
+///                checkpoints are then unchanged
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
-                        const TensorList& optimizer, const Members& values = {}, int keep = 0);
+                        const TensorList& optimizer, const Members& values = {}, int keep = 0,
+                        const TensorList& overflowing = {});
 
 /// Removes all checkpoints but the newest `keep` (0 keeps all) and that of step `spare`.
 void prune_checkpoints(const std::string& run, int keep, int64_t spare = -1);
@@ -106,6 +109,8 @@ Json read_state(const std::string& checkpoint, const TensorList& parameters,
 Json read_parameters(const std::string& checkpoint, const TensorList& parameters);
 /// Reads only state.json.
 Json read_values(const std::string& checkpoint);
+/// Reads only the header of the optimizer's file: what a checkpoint holds besides the parameters.
+TensorHeader read_optimizer_header(const std::string& checkpoint);
 /// Reads and checks everything. Throws IoError if something is wrong.
 void verify_checkpoint(const std::string& checkpoint);
 

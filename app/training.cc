@@ -127,9 +127,8 @@ TensorList Prepared::waiting_tensors() const {
   const TensorList parameters = optimizer->parameters();
   for (const TensorEntry& entry : read_optimizer_header(beginning.checkpoint).entries) {
     const std::string& name = entry.name;
-    const auto of = std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) {
-      return name == p.name + kGradient;
-    });
+    const auto of = std::find_if(parameters.begin(), parameters.end(),
+                                 [&](const NamedTensor& p) { return name == p.name + kGradient; });
     if (of != parameters.end()) all.push_back({name, zeros_like(of->tensor.detach())});
     if (is_statistics(name)) {
       all.push_back({name, Tensor::empty(entry.shape, entry.dtype, run.device)});

@@ -93,7 +93,7 @@ class TrainingSteps {
   EndOfStep end_;
   std::string refusal_;
   double first_targets_ = 0, targets_ = 0;  // that counted since the last update
-  std::vector<Statistics> statistics_;  // sums over the batches since the last update
+  std::vector<Statistics> statistics_;      // sums over the batches since the last update
   // Of the recorded step: its factor, the names of its auxiliary losses in order ("": the loss),
   // and the modules with statistics with their numbers of sums.
   double factor_ = 1;

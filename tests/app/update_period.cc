@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <tuple>
 
 #include "app/step.h"
 #include "app/training.h"
@@ -9,6 +10,7 @@
 #include "autograd/node.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "tests/app/small_runs.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
@@ -165,6 +167,72 @@ TEST(UpdatePeriod, RunsUpdateTheirParametersAccordinglyAndResumeBetweenUpdates) 
       EXPECT_EQ(bits(whole.path(), 10, file), bits(parts.path(), 10, file)) << file;
     }
   }
+}
+
+/// Trains to step 10 from the checkpoint of a step between two updates, with other settings, and
+/// returns the parameters after `last` steps.
+TensorList gone_on(const std::string& whole, int64_t step, int64_t last, RunConfig config) {
+  const Folder parts;
+  const std::string place = checkpoint_path(parts.path(), step);
+  std::filesystem::create_directories(place);
+  std::filesystem::copy(checkpoint_path(whole, step), place);
+  config.save_every = 1;
+  train(std::move(config), parts.path(), place);
+  return read_tensors(checkpoint_path(parts.path(), last) + "/model.safetensors");
+}
+
+double farthest(const TensorList& a, const TensorList& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, distance(a[i].tensor, b[i].tensor));
+  return most;
+}
+
+// Gradients of before and after the cut have the same weight, whatever they were multiplied by.
+TEST(UpdatePeriod, GradientsThatWaitMayBeOfOtherBatchesAndScales) {
+  const Folder whole;
+  const SmallData data;
+  const auto config = [&](int64_t batch, int64_t accumulate, double scale) {
+    RunConfig c = make_config(small_run(data, "local_transformer"));
+    set_fields(*c.model, {{"dropout", Json(0.0), ""}});  // drawn for each batch
+    c.batch = batch;
+    c.accumulate = accumulate;
+    c.optimizer.update_period = 3;
+    c.optimizer.loss_scale = scale;
+    c.save_every = 1;
+    return c;
+  };
+  train(config(2, 1, 1), whole.path());
+  const TensorList before = read_tensors(checkpoint_path(whole.path(), 2) + "/model.safetensors"),
+                   after = read_tensors(checkpoint_path(whole.path(), 3) + "/model.safetensors");
+  const double moved = farthest(before, after);
+  EXPECT_GT(moved, 1e-6);
+  for (const auto& [batch, accumulate, scale] :
+       {std::tuple{1, 2, 1.0}, std::tuple{2, 1, 64.0}, std::tuple{2, 1, 1 / 64.0}}) {
+    const TensorList other = gone_on(whole.path(), 2, 3, config(batch, accumulate, scale));
+    EXPECT_LT(farthest(after, other), 1e-3 * moved) << accumulate << ", " << scale;
+  }
+}
+
+// A run may go on with another period, from any step.
+TEST(UpdatePeriod, MayBeAnotherAfterACut) {
+  const Folder folder, whole;
+  RunConfig config = config_of(folder, 3, 2);
+  config.save_every = 1;
+  train(std::move(config), whole.path());
+  testing::internal::CaptureStderr();
+  gone_on(whole.path(), 7, 10, config_of(folder, 1));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "the gradients that waited for an update after step 7 are left out"))
+      << said;
+  const Folder often;
+  RunConfig one = config_of(folder, 1);
+  one.save_every = 1;
+  train(std::move(one), often.path());
+  // The first update takes the one step since the last, as that of the other period does.
+  const TensorList before = read_tensors(checkpoint_path(often.path(), 7) + "/model.safetensors"),
+                   after = read_tensors(checkpoint_path(often.path(), 8) + "/model.safetensors");
+  EXPECT_LT(farthest(after, gone_on(often.path(), 7, 8, config_of(folder, 3, 2))),
+            1e-3 * farthest(before, after));
 }
 
 TEST(UpdatePeriod, NeedsTheMemoryThatWasPredicted) {

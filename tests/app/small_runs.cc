@@ -1,0 +1,74 @@
+#include "tests/app/small_runs.h"
+
+#include "app/training.h"
+#include "core/generator.h"
+#include "models/document_model.h"
+
+namespace longspan::test {
+
+SmallData::SmallData() {
+  std::string bytes;
+  for (int i = 0; i < 600; ++i) {
+    bytes += static_cast<char>('a' + philox_word(3, i % 37 + i / 200 * 7) % 16);
+  }
+  write_bytes(text(), bytes);
+  const char* words[] = {"ab", "cde", "f", "ghij"};
+  for (const auto& [part, count] : {std::pair{"train", 5}, {"valid", 3}, {"test", 1}}) {
+    std::string articles, summaries;
+    for (int i = 0; i < count; ++i) {
+      const std::string word = words[i % 4], more = i % 2 == 0 ? " <S_SEP> no x" : "";
+      articles += "it is " + word + " <S_SEP> a " + word + more + " <S_SEP> end\n";
+      summaries += "a " + word + "\n";
+    }
+    write_bytes(folder_ / (std::string(part) + ".article"), articles);
+    write_bytes(folder_ / (std::string(part) + ".summary"), summaries);
+  }
+}
+
+Setting typed(const std::string& key, const std::string& value) {
+  return {key, Json(value), key, true};
+}
+
+Settings small_run(const SmallData& data, std::string_view model) {
+  const std::unique_ptr<ModelSpec> spec = find_model(std::string(model) + ":tiny");
+  const Json fields = to_json(*spec);
+  const auto made = spec->build(Init{.meta = true});
+  Settings all{typed("model.name", std::string(model) + ":tiny"),
+               typed("steps", "6"),
+               typed("batch", "2"),
+               typed("threads", "1"),
+               typed("seed", "7"),
+               typed("log_every", "1"),
+               typed("optimizer.lr", "0.01"),
+               typed("optimizer.clip", "0.5")};
+  const auto set = [&](const char* key, const char* value) { all.push_back(typed(key, value)); };
+  if (made->as_document_model() != nullptr) {
+    set("task", "documents");
+    all.push_back(typed("data", "documents=" + data.documents()));
+    set("model.vocab", "260");
+  } else if (made->objective() == Objective::sequence) {
+    set("task", "wiki-leads");
+    all.push_back(typed("data", "wiki-leads=" + data.documents()));
+    set("model.vocab", "259");
+    set("length", "20");
+    set("target_length", "6");
+  } else {
+    set("task", "bytes");
+    all.push_back(typed("data", "bytes=" + data.text()));
+    set("split", "80/20/0");
+    set("length", "9");
+    set("model.vocab", "257");
+    if (fields.find("mask_id") != nullptr) set("model.mask_id", "256");
+  }
+  if (fields.find("dropout") != nullptr) set("model.dropout", "0.1");
+  return all;
+}
+
+void train_small(const Settings& settings, const std::string& out, const std::string& checkpoint) {
+  Beginning from{
+      .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
+  Prepared prepared(std::move(from), {.config = make_config(settings)});
+  Training(prepared).run();
+}
+
+}  // namespace longspan::test

@@ -42,6 +42,7 @@ std::string read_stream(std::FILE* stream) {
 /// Reads the text of a file without its line breaks; "-" is standard input.
 std::string read_text(const std::string& path) {
   std::string text = path == "-" ? read_stream(stdin) : read_file(path, "--document");
+  text.erase(0, text.size() - without_byte_order_mark(text).size());
   for (char& c : text) {
     if (c == '\n' || c == '\r' || c == '\t') c = ' ';
   }

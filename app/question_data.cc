@@ -213,7 +213,7 @@ SpanData::Window SpanData::window(const Item& item, size_t part) const {
   const TriviaQuestion& q = questions_[part][item.question];
   const FileBytes file = open_bytes(path_of(item, part), "triviaqa");
   Window w;
-  w.text = file.text();
+  w.text = without_byte_order_mark(file.text());
   w.pieces = first_pieces(w.text, *tokenizer_, c.length);
   const WindowOptions options{.length = c.length,
                               .stride = c.length,

@@ -42,7 +42,8 @@ std::string training_text(const Options& o) {
           "{} has {}s; expected a text or documents", o.task, unit_of(kind));
   if (kind == DataKind::bytes) {
     const Corpus corpus = open_corpus(o.task, place);
-    return std::string(FileBytes{corpus.train.owner, corpus.train.bytes}.text());
+    return std::string(
+        without_byte_order_mark(FileBytes{corpus.train.owner, corpus.train.bytes}.text()));
   }
   std::string text;
   for (const Document& document : open_documents(o.task, place, 0)) {

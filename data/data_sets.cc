@@ -310,6 +310,9 @@ class Opening {
     return Split::parse(options_.split.empty() ? set_.split : std::string_view(options_.split));
   }
 
+  bool has_tokenizer() const {
+    return !options_.tokenizer.empty() && options_.tokenizer != "bytes";
+  }
   bool own_split() const { return options_.split.empty() || options_.split == set_.split; }
 
   Content read(const std::vector<std::string>& paths) {
@@ -378,6 +381,11 @@ class Opening {
       }
       default:
         content.ids = file;
+        // Part of the first byte tokens, but of no word.
+        if (set_.kind == DataKind::words || has_tokenizer()) {
+          const size_t text = without_byte_order_mark(file.text()).size();
+          content.ids.bytes = file.bytes.last(text);
+        }
     }
   }
 

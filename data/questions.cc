@@ -10,25 +10,50 @@
 namespace longspan {
 namespace {
 
-/// Returns the byte offset of character number `character`, or -1.
-int64_t byte_of_character(std::string_view text, int64_t character) {
-  size_t at = 0;
-  for (; character > 0 && at < text.size(); --character) {
-    at += static_cast<size_t>(code_point(text, at).length);
+/// A text and the byte offsets of its characters.
+class Context {
+ public:
+  explicit Context(std::string text) : text_(std::move(text)) {
+    size_t at = 0;
+    for (size_t i = 0; at < text_.size(); ++i) {
+      if (i % step == 0) places_.push_back(at);
+      at += static_cast<size_t>(code_point(text_, at).length);
+    }
   }
-  return character == 0 ? static_cast<int64_t>(at) : -1;
-}
+
+  const SharedText& text() const { return text_; }
+
+  /// Returns the byte offset of character number `character`, or of the end, or -1.
+  int64_t byte_of_character(int64_t character) const {
+    if (character == 0) return 0;
+    const auto known = static_cast<size_t>(character / step);
+    if (character < 0 || known > places_.size() || places_.empty()) return -1;
+    const size_t from = std::min(known, places_.size() - 1);
+    size_t at = places_[from];
+    for (auto i = static_cast<int64_t>(from) * step; i < character; ++i) {
+      if (at >= text_.size()) return -1;
+      at += static_cast<size_t>(code_point(text_, at).length);
+    }
+    return static_cast<int64_t>(at);
+  }
+
+ private:
+  static constexpr int64_t step = 64;
+  SharedText text_;
+  std::vector<size_t> places_;  // of every character number that `step` divides
+};
 
 /// Adds an answer that begins at a character of the context.
-void add_answer(Question& question, const std::string& text, int64_t character,
-                const std::string& path) {
-  const int64_t begin = character < 0 ? -1 : byte_of_character(question.context, character);
+void add_answer(Question& question, const Context& context, const std::string& text,
+                int64_t character, const std::string& path) {
+  const int64_t begin = context.byte_of_character(character);
   const bool there =
       begin >= 0 && question.context.compare(static_cast<size_t>(begin), text.size(), text) == 0;
   require<IoError>(there && !text.empty(), "questions",
                    "{}: question {}: the answer \"{}\" does not stand at character {}", path,
                    question.id, text, character);
-  question.answers.push_back({text, begin});
+  question.answers.push_back(
+      {question.context.part(static_cast<size_t>(begin), text.size()), begin});
 }
 
 /// Runs `read`, and adds the path to errors about unexpected JSON.
@@ -69,10 +94,11 @@ std::vector<Question> read_squad(std::string_view json, const std::string& path)
     const Json file = parse_json(json);
     for (const Json& article : file["data"].array()) {
       for (const Json& paragraph : article["paragraphs"].array()) {
+        const Context context(paragraph["context"].string());
         for (const Json& qa : paragraph["qas"].array()) {
-          Question q{qa["id"].string(), qa["question"].string(), paragraph["context"].string(), {}};
+          Question q{qa["id"].string(), qa["question"].string(), context.text(), {}};
           for (const Json& answer : qa["answers"].array()) {
-            add_answer(q, answer["text"].string(), answer["answer_start"].integer(), path);
+            add_answer(q, context, answer["text"].string(), answer["answer_start"].integer(), path);
           }
           all.push_back(std::move(q));
         }
@@ -92,22 +118,22 @@ std::vector<Question> read_mrqa(std::string_view lines, const std::string& path)
       if (line.empty()) continue;
       const Json row = parse_json(line);
       if (row.find("header") != nullptr) continue;
+      const Context context(row["context"].string());
       for (const Json& qa : row["qas"].array()) {
-        Question q{qa["qid"].string(), qa["question"].string(), row["context"].string(), {}};
+        Question q{qa["qid"].string(), qa["question"].string(), context.text(), {}};
         for (const Json& answer : qa["detected_answers"].array()) {
           for (const Json& span : answer["char_spans"].array()) {
             // The span includes its last character. The text is taken from the context, because the
             // case of the given text may differ.
             require<ValueError>(span.array().size() == 2, "char_spans", "expected two numbers");
-            const int64_t from = byte_of_character(q.context, span.array()[0].integer());
+            const int64_t from = context.byte_of_character(span.array()[0].integer());
             const int64_t last = span.array()[1].integer();
             const bool within = last >= 0 && last < static_cast<int64_t>(q.context.size());
-            const int64_t to = within ? byte_of_character(q.context, last + 1) : -1;
+            const int64_t to = within ? context.byte_of_character(last + 1) : -1;
             require<IoError>(from >= 0 && to > from, "questions",
                              "{}: question {}: an answer lies outside its context", path, q.id);
             q.answers.push_back(
-                {q.context.substr(static_cast<size_t>(from), static_cast<size_t>(to - from)),
-                 from});
+                {q.context.part(static_cast<size_t>(from), static_cast<size_t>(to - from)), from});
           }
         }
         all.push_back(std::move(q));

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -22,16 +24,36 @@ struct QuestionIds {
   int64_t vocabulary = 0;  ///< all ids are smaller
 };
 
+/// A text, or a part of one, whose copies share its bytes.
+class SharedText : public std::string_view {
+ public:
+  SharedText() = default;
+  SharedText(std::string text) : SharedText(std::make_shared<const std::string>(std::move(text))) {}
+  SharedText(const char* text) : SharedText(std::string(text)) {}
+
+  /// Returns `count` bytes from `begin` on.
+  SharedText part(size_t begin, size_t count) const { return {owner_, substr(begin, count)}; }
+
+ private:
+  explicit SharedText(const std::shared_ptr<const std::string>& owner)
+      : SharedText(owner, *owner) {}
+  SharedText(std::shared_ptr<const std::string> owner, std::string_view text)
+      : std::string_view(text), owner_(std::move(owner)) {}
+
+  std::shared_ptr<const std::string> owner_;
+};
+
 /// An answer that occurs in a text.
 struct Answer {
-  std::string text;
+  SharedText text;
   int64_t begin = 0;  ///< byte offset in the context
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-/// A question about a text.
+/// A question about a text, which it shares with the other questions about it.
 struct Question {
-  std::string id, text, context;
+  std::string id, text;
+  SharedText context;
   std::vector<Answer> answers;  ///< empty: the context does not answer the question
 };
 

@@ -80,6 +80,7 @@ std::vector<Answer> find_aliases(std::string_view text, std::span<const std::str
   const size_t stop = std::min(read, text.size());
   // One byte more than `stop`, to see whether a word ends there.
   const std::string where = lower(text.substr(0, stop + 1));
+  const SharedText read_text{std::string(text.substr(0, stop))};
   std::vector<Answer> found;
   for (const std::string& alias : aliases) {
     const std::string what = lower(alias);
@@ -90,7 +91,7 @@ std::vector<Answer> find_aliases(std::string_view text, std::span<const std::str
       const bool begins = at == 0 || !in_word(where[at - 1]) || !in_word(what.front());
       const bool ends = end == where.size() || !in_word(where[end]) || !in_word(what.back());
       if (!begins || !ends) continue;
-      found.push_back({std::string(text.substr(at, what.size())), static_cast<int64_t>(at)});
+      found.push_back({read_text.part(at, what.size()), static_cast<int64_t>(at)});
     }
   }
   std::sort(found.begin(), found.end(), [](const Answer& a, const Answer& b) {

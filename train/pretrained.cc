@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "autograd/mode.h"
@@ -117,9 +119,10 @@ std::string objection(const JsonMember& m, const PretrainedMembers& others) {
 Json names_of_labels(const Json& object) {
   Json::Array names(object.object().size());
   for (const JsonMember& m : object.object()) {
-    size_t i = 0;
-    while (i < names.size() && fmt::format("{}", i) != m.name) ++i;
-    require(i < names.size() && m.value.is_string(), kOp,
+    size_t i = names.size();
+    std::from_chars(m.name.data(), m.name.data() + m.name.size(), i);
+    const bool is_place = i < names.size() && fmt::format("{}", i) == m.name;
+    require(is_place && m.value.is_string(), kOp,
             "id2label has \"{}\": {}; expected names for \"0\" to \"{}\"", m.name,
             to_string(m.value), names.size() - 1);
     names[i] = m.value;
@@ -148,14 +151,12 @@ Json as_written(const Json& config) {
       members.push_back({m.name, Json(std::move(flags))});
     } else if (m.name == "id2label" && m.value.is_array()) {
       Members names, numbers;
+      std::unordered_set<std::string_view> known;
       int64_t i = 0;
       for (const Json& name : m.value.array()) {
         names.push_back({fmt::format("{}", i), name});
-        const int64_t number = i++;
-        const auto same = [&](const JsonMember& known) { return known.name == name.string(); };
-        if (std::none_of(numbers.begin(), numbers.end(), same)) {
-          numbers.push_back({name.string(), number});
-        }
+        if (known.insert(name.string()).second) numbers.push_back({name.string(), i});
+        ++i;
       }
       if (names.empty()) continue;
       members.push_back({m.name, Json(std::move(names))});
@@ -380,7 +381,15 @@ void save_pretrained(const std::string& folder, const TensorList& tensors, const
 Settings read_pretrained_config(const std::string& path, const Json& known,
                                 const PretrainedMembers& others) {
   const std::string file = in_folder(path, kConfig);
-  const Json given = parse_json(read_file(file, kOp));
+  const Json given = [&] {
+    try {
+      Json json = parse_json(read_file(file, kOp));
+      require(json.is_object(), kOp, "it is {}; expected an object", json.kind());
+      return json;
+    } catch (const ValueError& error) {
+      fail<IoError>(kOp, "{}: {}", file, error.what());
+    }
+  }();
   Settings settings;
   std::string objections;
   for (const JsonMember& m : given.object()) {

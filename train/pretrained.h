@@ -50,8 +50,8 @@ struct PretrainedMembers {
 /// Returns the members of FOLDER/config.json, or of a file, as settings. Null members are skipped,
 /// and so are those that do not affect what a model computes, e.g. generation options; an integer
 /// becomes an array of one if `known` has an array, id2label becomes an array, and booleans in
-/// tie_projs become 0 and 1. Throws IoError; ValueError that lists every other member that is not a
-/// field of `known`, with its value.
+/// tie_projs become 0 and 1. Throws IoError, also of a file that is no JSON object; ValueError that
+/// lists every other member that is not a field of `known`, with its value.
 Settings read_pretrained_config(const std::string& path, const Json& known,
                                 const PretrainedMembers& others = {});
 

@@ -142,6 +142,11 @@ void read_exactly(const File& file, const std::string& path, std::string_view op
   }
 }
 
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view mark = "\xEF\xBB\xBF";
+  return text.starts_with(mark) ? text.substr(mark.size()) : text;
+}
+
 std::string read_file(const std::string& path, std::string_view op, int64_t limit) {
   const File file = open_to_read(path, op);
   const int64_t bytes = size_of_file(file, path, op);

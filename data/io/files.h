@@ -47,6 +47,8 @@ int64_t size_of_file(const File& file, const std::string& path, std::string_view
 /// Reads exactly `bytes` from `offset`. Throws IoError, also if the file ends earlier.
 void read_exactly(const File& file, const std::string& path, std::string_view op, int64_t offset,
                   void* to, int64_t bytes);
+/// Returns a text without the byte order mark (EF BB BF) that some programs put before UTF-8.
+std::string_view without_byte_order_mark(std::string_view text);
 /// Reads a whole file of at most `limit` bytes. Throws IoError.
 std::string read_file(const std::string& path, std::string_view op, int64_t limit = 64 << 20);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "data/io/files.h"
 
 namespace longspan {
 namespace {
@@ -14,9 +15,10 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 
 char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
 
-/// Calls take(line, number) for each line, without its end.
+/// Calls take(line, number) for each line, without its end and a byte order mark before the first.
 template <class F>
 void for_each_line(std::string_view text, F&& take) {
+  text = without_byte_order_mark(text);
   for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     std::string_view line = text.substr(begin, end - begin);

@@ -222,6 +222,10 @@ std::string to_string(const Json& value) {
 }
 
 Json parse_json(std::string_view text, int max_depth) {
+  // The parser takes a NUL byte for the end of the text.
+  const size_t nul = text.find('\0');
+  require(nul == std::string_view::npos, "json", "byte {}: a NUL byte, which JSON never has",
+          nul + 1);
   Builder builder(max_depth);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     fail("json", "{}", builder.problem());

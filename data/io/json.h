@@ -89,8 +89,9 @@ using Members = Json::Object;
 /// and Inf, which JSON lacks, become null. Throws ValueError if a string is not UTF-8.
 std::string to_string(const Json& value);
 
-/// Parses exactly one JSON value. A repeated member name, invalid UTF-8 or nesting deeper than
-/// `max_depth` throws ValueError that gives the position. Never recurses.
+/// Parses exactly one JSON value, after a byte order mark if there is one. A repeated member name,
+/// invalid UTF-8, a NUL byte or nesting deeper than `max_depth` throws ValueError that gives the
+/// position. Never recurses.
 Json parse_json(std::string_view text, int max_depth = 16);
 
 }  // namespace longspan

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "data/io/files.h"
 
 namespace longspan {
 namespace {
@@ -85,12 +86,14 @@ std::string_view next_line(std::string_view text, size_t& begin) {
 }  // namespace
 
 std::vector<std::string> split_sentences(std::string_view text) {
+  text = without_byte_order_mark(text);
   std::vector<std::string> all;
   for (size_t begin = 0; begin < text.size();) split_line(next_line(text, begin), all);
   return all;
 }
 
 Document read_story(std::string_view text, const std::string& path) {
+  text = without_byte_order_mark(text);
   Document document;
   bool marked = false, highlight = false;
   for (size_t begin = 0; begin < text.size();) {

@@ -168,7 +168,8 @@ class BytePairs : public Tokenizer {
 
   void read_merges(const std::string& path, const std::string& file) {
     int32_t rank = 0;
-    for (size_t begin = 0, number = 1; begin < file.size(); ++number) {
+    const size_t mark = file.size() - without_byte_order_mark(file).size();
+    for (size_t begin = mark, number = 1; begin < file.size(); ++number) {
       const size_t end = std::min(file.find('\n', begin), file.size());
       std::string_view line = std::string_view(file).substr(begin, end - begin);
       while (!line.empty() && line.back() == '\r') line.remove_suffix(1);

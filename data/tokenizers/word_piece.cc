@@ -53,7 +53,8 @@ class WordPieces : public Tokenizer {
  public:
   WordPieces(const std::string& path, const WordPieceOptions& options) : options_(options) {
     const std::string file = read_file(path, "tokenizer", 1 << 30);
-    for (size_t begin = 0, line = 1; begin < file.size(); ++line) {
+    const size_t mark = file.size() - without_byte_order_mark(file).size();
+    for (size_t begin = mark, line = 1; begin < file.size(); ++line) {
       const size_t end = std::min(file.find('\n', begin), file.size());
       std::string token = file.substr(begin, end - begin);
       while (!token.empty() && token.back() == '\r') token.pop_back();

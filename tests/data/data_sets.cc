@@ -11,8 +11,14 @@
 
 #include "core/error.h"
 #include "core/generator.h"
+#include "data/choices.h"
+#include "data/io/formats.h"
+#include "data/io/stories.h"
+#include "data/questions.h"
 #include "data/tasks.h"
 #include "data/token_file.h"
+#include "data/tokenizers/tokenizer.h"
+#include "data/trivia.h"
 #include "tests/harness/scratch.h"
 
 namespace longspan {
@@ -51,6 +57,83 @@ TEST(TasksAndData, Test1_CountsOfTheBundledText) {
                                    {.split = "50/50/0", .tokenizer = ""});
   EXPECT_EQ(other.train.size(), 557'697);
   EXPECT_TRUE(other.warnings.empty());
+}
+
+/// Every reader of text gives the same with and without a byte order mark at the beginning.
+TEST(ByteOrderMark, IsNoPartOfAnyText) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const Folder folder;
+  const auto with = [&](const std::string& name, const std::string& text) {
+    write_bytes(folder / name, text);
+    return folder / name;
+  };
+  // Texts that are parsed.
+  const auto read_twice = [&](const std::string& text, const auto& read) {
+    EXPECT_EQ(read(mark + text), read(text)) << text;
+    EXPECT_NE(read(text + "."), read(text)) << "the comparison sees something";
+  };
+  const auto joined = [](const std::vector<std::string>& sentences) {
+    std::string all;
+    for (const std::string& s : sentences) all += s + '|';
+    return all;
+  };
+  read_twice("One. Two", [&](const std::string& t) { return joined(split_sentences(t)); });
+  read_twice("One. Two.\n\n@highlight\n\nHigh", [&](const std::string& t) {
+    const Document d = read_story(t, "x");
+    return joined(d.article) + joined(d.summary);
+  });
+  read_twice("One <S_SEP> two",
+             [&](const std::string& t) { return joined(read_documents(t)[0].article); });
+  read_twice("One <S_SEP> two", [&](const std::string& t) {
+    const std::vector<Document> d = read_documents(mark + "a", t, "x");
+    return joined(d[0].article) + joined(d[0].summary);
+  });
+  std::vector<Document> labelled = read_documents("a <S_SEP> b");
+  read_labels(mark + "T F", "x", labelled);
+  EXPECT_EQ(labelled[0].labels, (std::vector<uint8_t>{1, 0}));
+  EXPECT_EQ(read_fasta(mark + ">one\nACG\n", bases, 'N', "x").ids,
+            read_fasta(">one\nACG\n", bases, 'N', "x").ids);
+  EXPECT_EQ(read_squad(mark + R"({"data":[]})", "x").size(), 0u);
+  EXPECT_EQ(read_mrqa(mark + R"({"context":"a","qas":[{"qid":"1","question":"b",)"
+                             R"("detected_answers":[]}]})",
+                      "x")
+                .size(),
+            1u);
+  EXPECT_EQ(read_triviaqa(mark + R"({"Data":[]})", "x").size(), 0u);
+  EXPECT_EQ(read_wikihop(mark + "[]", "x").size(), 0u);
+
+  // Files of a corpus. In bytes the mark stays.
+  const std::string text = "the cat the dog\nthe end\n";
+  const CorpusOptions whole{.split = "100/0/0", .tokenizer = ""};
+  const auto words = [&](const std::string& t) {
+    const Corpus c = open("words", with("text", t), whole);
+    std::string all = c.tokenizer->decode(ids_of(c.train)) + '|';
+    for (int32_t i = 0; i < c.tokenizer->vocabulary(); ++i) all += c.tokenizer->token(i) + '|';
+    return all;
+  };
+  read_twice(text, words);
+  EXPECT_EQ(ids_of(open("bytes", with("text", mark + text), whole).train).size(), text.size() + 3);
+
+  // Vocabularies, and a corpus in their tokens.
+  const std::string vocabulary = "[UNK]\n[CLS]\nthe\ncat\ndog\nend\n";
+  for (const std::string& first : {std::string(), mark}) {
+    const std::string path = with("vocab.txt", first + vocabulary);
+    EXPECT_EQ(open_word_pieces(path)->token(0), "[UNK]");
+    for (const std::string& second : {std::string(), mark}) {
+      const Corpus c =
+          open("bytes", with("text", second + text), {.split = "100/0/0", .tokenizer = path});
+      EXPECT_EQ(c.train.symbols, static_cast<int64_t>(text.size()));
+      EXPECT_EQ(ids_of(c.train), (std::vector<int32_t>{2, 3, 2, 4, 2, 5}));
+    }
+  }
+  const std::string golden = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/";
+  const auto byte_pairs = [&](const std::string& first) {
+    return open_byte_pairs(with("vocab.json", first + read_bytes(golden + "vocab.json")),
+                           with("merges.txt", first + read_bytes(golden + "merges.txt")));
+  };
+  EXPECT_EQ(byte_pairs(mark)->encode(text), byte_pairs("")->encode(text));
+  // A tokenizer's own ids are those of the reference, which keeps the character in a text.
+  EXPECT_NE(byte_pairs("")->encode(mark + text), byte_pairs("")->encode(text));
 }
 
 /// Returns bits per token of the test part with counts of the training part, plus one for each

@@ -43,6 +43,21 @@ TEST(Json, ReadsMembers) {
                        "expected a string, got an integer"));
 }
 
+TEST(Json, DoesNotEndAtANulByte) {
+  using namespace std::string_view_literals;
+  for (const std::string_view text : {"{\"a\":1}\0"sv, "{\"a\":1}\0{\"b\":2}"sv, "{\"a\":1\0}"sv,
+                                      "\0{\"a\":1}"sv, "[\"a\0b\"]"sv, "1\0"sv}) {
+    const std::string said = message_of<ValueError>([&] { parse_json(text); });
+    EXPECT_TRUE(contains(said, fmt::format("byte {}: a NUL byte", text.find('\0') + 1))) << said;
+  }
+  EXPECT_EQ(parse_json("[\"a\\u0000b\"]").array()[0].string(), "a\0b"sv);
+}
+
+TEST(Json, MayBeginWithAByteOrderMark) {
+  EXPECT_EQ(parse_json("\xEF\xBB\xBF{\"a\":1}")["a"], Json(1));
+  EXPECT_THROW(parse_json("{\xEF\xBB\xBF\"a\":1}"), ValueError);
+}
+
 TEST(Json, RejectsWhatIsNotJson) {
   const char* bad[] = {"",
                        "{",

@@ -28,6 +28,63 @@ TEST(Squad, CountsCharactersNotBytes) {
   EXPECT_TRUE(all[1].answers.empty());
 }
 
+/// Many questions about a long text hold it once, and their answers are parts of it.
+TEST(Squad, QuestionsAndAnswersShareTheirContext) {
+  constexpr size_t length = 1 << 20;
+  constexpr int count = 5000;
+  std::string context, qas, spans;
+  for (size_t i = 0; i < length / 2; ++i) context += "\xC3\xA9";
+  for (int i = 0; i < count; ++i) {
+    qas += fmt::format(
+        R"({}{{"id":"{}","question":"?","answers":[{{"text":"é","answer_start":{}}}]}})",
+        i > 0 ? "," : "", i, length / 2 - 1 - static_cast<size_t>(i));
+    spans += fmt::format(
+        R"({}{{"qid":"{}","question":"?","detected_answers":[{{"char_spans":[[0,{}]]}}]}})",
+        i > 0 ? "," : "", i, length / 2 - 1);
+  }
+  const std::vector<Question> first = read_squad(
+      fmt::format(R"({{"data":[{{"paragraphs":[{{"context":"{}","qas":[{}]}}]}}]}})", context, qas),
+      "x");
+  const std::vector<Question> second =
+      read_mrqa(fmt::format(R"({{"context":"{}","qas":[{}]}})", context, spans), "x");
+  for (const std::vector<Question>* all : {&first, &second}) {
+    ASSERT_EQ(all->size(), size_t{count});
+    for (const Question& q : *all) {
+      ASSERT_EQ(q.context.data(), all->front().context.data());
+      ASSERT_EQ(q.context.size(), length);
+      ASSERT_EQ(q.answers.size(), 1u);
+      ASSERT_EQ(q.answers[0].text.data(), q.context.data() + q.answers[0].begin);
+    }
+  }
+  EXPECT_EQ(first[0].context, context);
+  EXPECT_EQ(first[7].answers[0], (Answer{"é", static_cast<int64_t>(length) - 16}));
+  EXPECT_EQ(second[7].answers[0].text.size(), length);
+}
+
+/// Characters are counted from the nearest of every 64th.
+TEST(Squad, FindsEveryCharacter) {
+  for (const int n : {1, 63, 64, 65, 128, 130}) {
+    std::string context;
+    for (int i = 0; i < n; ++i) context += i % 3 == 0 ? "é" : i % 3 == 1 ? "中" : "x";
+    const auto read = [&](int at, const std::string& text) {
+      return read_squad(
+          fmt::format(R"({{"data":[{{"paragraphs":[{{"context":"{}","qas":[{{"id":"q",)"
+                      R"("question":"?","answers":[{{"text":"{}","answer_start":{}}}]}}]}}]}}]}})",
+                      context, text, at),
+          "x");
+    };
+    int64_t begin = 0;
+    for (int i = 0; i < n; ++i) {
+      const std::string one = i % 3 == 0 ? "é" : i % 3 == 1 ? "中" : "x";
+      EXPECT_EQ(read(i, one)[0].answers[0], (Answer{one, begin})) << n << ' ' << i;
+      begin += static_cast<int64_t>(one.size());
+    }
+    EXPECT_THROW(read(n, "x"), IoError);
+    EXPECT_THROW(read(n + 64, "x"), IoError);
+    EXPECT_THROW(read(-1, "x"), IoError);
+  }
+}
+
 TEST(Squad, RefusesBadFiles) {
   const auto message = [](std::string text) {
     return message_of<IoError>([&] { read_squad(text, "x.json"); });

@@ -724,6 +724,43 @@ TEST(ConfigMembers, LabelSmoothingIsThatOfTheFile) {
   EXPECT_EQ(bigbird_pegasus_keys(bigbird_pegasus_config(keys)).label_smoothing, 0.25);
 }
 
+TEST(ConfigMembers, AFileThatIsNoJsonIsNamed) {
+  for (const std::string text : {"", "{", "[1]", "7", "no", "{\"vocab_size\": 7", "PK\x03"}) {
+    EncoderKeys keys;
+    const std::string path = folder_with(text);
+    const std::string said = refusal([&] { load_pretrained_config(path, keys); });
+    EXPECT_NE(said.find(path + "/config.json: "), std::string::npos) << text << said;
+  }
+}
+
+/// The time of names of labels grows as their number does.
+TEST(ConfigMembers, ManyLabelsTakeNoLongerEach) {
+  constexpr int count = 50'000;
+  std::string labels;
+  for (int i = 0; i < count; ++i) {
+    labels += fmt::format("{}\"{}\": \"name {}\"", i > 0 ? ", " : "", count - 1 - i, i);
+  }
+  EncoderKeys keys;
+  load_pretrained_config(folder_with(config_of("bert", "\"id2label\": {" + labels + "}")), keys);
+  ASSERT_EQ(keys.id2label.size(), size_t{count});
+  EXPECT_EQ(keys.id2label[7], fmt::format("name {}", count - 8));
+  const std::string path = testing::TempDir() + "longspan_labels";
+  save_pretrained(path, {}, to_json(keys));
+  EncoderKeys again;
+  load_pretrained_config(path, again);
+  EXPECT_EQ(again.id2label, keys.id2label);
+  EXPECT_NE(refusal([&] {
+              load_pretrained_config(
+                  folder_with(config_of("bert", R"("id2label": {"0": "a", "01": "b"})")), again);
+            }).find("id2label has \"01\""),
+            std::string::npos);
+  keys.id2label = {"same", "other", "same"};
+  save_pretrained(path, {}, to_json(keys));
+  std::ifstream file(path + "/config.json");
+  const Json json = parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
+  EXPECT_EQ(to_string(json["label2id"]), R"({"same":0,"other":1})");
+}
+
 /// Returns the config.json of an export with these keys and no tensors.
 template <class Keys>
 Json exported(Keys keys) {

@@ -112,8 +112,11 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
 
   const Outcome said = must({"generate", "--out", out, "--part", "train", "--index", "1"});
   EXPECT_EQ(said.out, "it is beta .\nso it is .\n");
-  write(folder / "text", "beta is first .\nthen comes more about it . and beta again . the end .");
-  EXPECT_EQ(must({"generate", "--out", out, "--document", folder / "text"}).out, said.out);
+  const std::string text = "beta is first .\nthen comes more about it . and beta again . the end .";
+  for (const std::string mark : {"", "\xEF\xBB\xBF"}) {  // a byte order mark is no text
+    write(folder / "text", mark + text);
+    EXPECT_EQ(must({"generate", "--out", out, "--document", folder / "text"}).out, said.out);
+  }
 }
 
 TEST_F(Sequences, GoOnBitwiseWhereTheyStopped) {
@@ -180,7 +183,8 @@ TEST_F(Sequences, SayWhatIsWrong) {
   refused({"generate", "--out", out}, "expected --document FILE, or --index N");
   refused({"generate", "--out", out, "--index", "2"}, "--index: got 2; expected 0 to 1");
   refused({"eval", "--out", out, "--beams", "-1"}, "beams is -1: expected 0 to");
-  refused({"eval", "--out", out, "--stride", "4"}, "--stride: windows move over one long text, and led on");
+  refused({"eval", "--out", out, "--stride", "4"},
+          "--stride: windows move over one long text, and led on");
   refused({"eval", "--out", out, "--part", "all"}, "expected train, valid or test");
 }
 

@@ -433,6 +433,32 @@ TEST(WeightsRefuse, WhatIsMissingUnknownOrOfAnotherShape) {
   EXPECT_NE(shapes.find("f32 [19, 8], expected f32 [23, 16]"), std::string::npos) << shapes;
 }
 
+TEST(WeightsRefuse, AFileWithoutItsHeadUnlessThatMayBeNew) {
+  const std::string out = testing::TempDir() + "/weights_without_head";
+  std::filesystem::create_directories(out);
+  for (const char* name : {"roberta", "bert", "bigbird"}) {
+    const Loaded whole = made(name);
+    load_pretrained(folder + name, whole.tensors(), whole.names());
+    TensorList base;
+    for (const NamedTensor& t : whole.tensors()) {
+      const std::string_view prefix = whole.format->prefix;
+      if (t.name.starts_with(prefix)) base.push_back({t.name.substr(prefix.size()), t.tensor});
+    }
+    EXPECT_LT(base.size(), whole.tensors().size());
+    save_pretrained(out, base, whole.config);
+    const Loaded other = made(name);
+    const std::string text = refusal([&] { load_pretrained(out, other.tensors(), other.names()); });
+    EXPECT_NE(text.find("missing:"), std::string::npos) << text;
+    EXPECT_EQ(text.find("unknown:"), std::string::npos) << text;
+    PretrainedNames names = other.names();
+    const std::string_view fresh[] = {"lm_head.", "cls."};
+    names.fresh = fresh;
+    load_pretrained(out, other.tensors(), names);
+    EXPECT_TRUE(same_bits(parameter(*other.model, "layers.1.ff.out.weight").detach(),
+                          parameter(*whole.model, "layers.1.ff.out.weight").detach()));
+  }
+}
+
 TEST(WeightsRefuse, AnotherArchitecture) {
   BigBirdKeys keys;
   load_pretrained_config(folder + "roberta", keys);

@@ -3,11 +3,15 @@
 
 #include "models/bp_transformer/bp_encoder.h"
 
+#include <algorithm>
+#include <span>
+
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/patterns/edge_builder.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -52,9 +56,9 @@ constexpr Preset presets[] = {
     {"imdb", "5 layers of 300, 4 neighbours, 2 classes (IMDB)", "sst5",
      "n_layer=5 k=4 clip=5 dropout_in=0.5 dropout_out=0.5 classes=2",
      classifier(1024, 32, 1e-4, 42'000)},
-    // 3 layers of the paper's 3 + 3 read each of the two sentences, with the same weights.
-    {"snli", "3 layers of 300, 4 neighbours, pairs of sentences in 3 classes (SNLI)", "imdb",
-     "n_layer=3 clip=2 classes=0 pair_classes=3", classifier(64, 128, 2.5e-4, 100'000)},
+    {"snli", "3 layers of 300 and 3 that match, 4 neighbours, pairs in 3 classes (SNLI)", "imdb",
+     "n_layer=3 match_layers=3 clip=2 classes=0 pair_classes=3",
+     classifier(64, 128, 2.5e-4, 100'000)},
 };
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
@@ -68,12 +72,41 @@ void check(const BpEncoderConfig& c) {
   require_not_negative(kName, "embed_std", c.embed_std);
   require_not_negative(kName, "classes", c.classes);
   require_not_negative(kName, "pair_classes", c.pair_classes);
+  require_not_negative(kName, "match_layers", c.match_layers);
+  require_count(kName, "match_layers", c.match_layers);
+  require(c.match_layers == 0 || c.pair_classes > 0, kName,
+          "match_layers is {}; it needs pair_classes > 0", c.match_layers);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, kName, "mask_id is {}; expected -1 to {}",
           c.mask_id, c.vocab - 1);
   const bool ties = c.mlm_head && c.tie_embedding;
   require(!ties || c.d_embed == 0 || c.d_embed == c.d_model, kName,
           "d_embed is {} and d_model {}; set tie_embedding to false, or d_embed to 0", c.d_embed,
           c.d_model);
+}
+
+/// Returns which leaves the nodes of packed trees of these lengths attend to: a leaf those of the
+/// other tree of its pair, and a span none. The first half of the trees are the first ones of
+/// pairs.
+std::shared_ptr<const EdgeRows> other_of_pair(std::span<const int64_t> lengths) {
+  const size_t trees = lengths.size();
+  std::vector<int64_t> first;  // leaf of each tree
+  int64_t leaves = 0;
+  for (const int64_t n : lengths) {
+    first.push_back(leaves);
+    leaves += n;
+  }
+  EdgeLayoutBuilder builder;
+  for (size_t t = 0; t < trees; ++t) {
+    const size_t other = (t + trees / 2) % trees;
+    const EdgeRun run{first[other], lengths[other], EdgeLayoutBuilder::one_label(0)};
+    for (int64_t i = 0; i < Tree{lengths[t]}.nodes(); ++i) {
+      builder.add_row(i < lengths[t] ? std::span(&run, 1) : std::span<const EdgeRun>{});
+    }
+    builder.end_group();
+  }
+  auto rows = std::make_shared<EdgeRows>();
+  rows->layout = builder.build(leaves, 1);
+  return rows;
 }
 
 }  // namespace
@@ -88,6 +121,11 @@ BpEncoder::BpEncoder(const BpEncoderConfig& config, const Init& init)
   if (width != c.d_model) projection_ = Linear(width, c.d_model, true, site.at("projection"), {});
   embed_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, site.at("norm"));
   stack_ = tree_stack(c, false, init);
+  if (c.match_layers > 0) {
+    TreeLayersConfig match = c;
+    match.n_layer = c.match_layers;
+    match_ = tree_stack(match, true, init.at("match"));
+  }
   if (c.mlm_head) {
     head_.weight = c.tie_embedding ? token_.weight
                                    : init.at("head").at("weight").make({c.vocab, c.d_model}, {});
@@ -103,6 +141,7 @@ BpEncoder::BpEncoder(const BpEncoderConfig& config, const Init& init)
 void BpEncoder::visit(Visitor& v) {
   v("embed.token", token_)("embed.projection", projection_)("embed.norm", embed_norm_);
   stack_.visit(v);
+  v("match", match_);
   v("head", head_)("classifier", classes_)("pair.hidden", pair_hidden_)("pair.classifier", pairs_);
 }
 
@@ -171,13 +210,45 @@ Tensor BpEncoder::class_logits(const SourceTokens& in, Pass pass) const {
   return classes_.forward(dropout(root, p, pass.at("classifier")));
 }
 
+Tensor BpEncoder::matched_roots(const SourceTokens& a, const SourceTokens& b, Pass pass) const {
+  const Scope scope(kName);
+  const int64_t batch = a.tokens.dim(0), length = std::max(a.tokens.dim(1), b.tokens.dim(1));
+  std::vector<int64_t> lengths;
+  std::vector<Tensor> leaves;
+  for (const SourceTokens* side : {&a, &b}) {
+    std::vector<int64_t> own = lengths_on_host(kName, *side);
+    if (own.empty()) own.assign(static_cast<size_t>(batch), side->tokens.dim(1));
+    lengths.insert(lengths.end(), own.begin(), own.end());
+    const Tensor x = embed(side->tokens, pass.at(side == &a ? "a" : "b"));
+    leaves.push_back(pad(x, 1, 0, length - x.dim(1)));
+  }
+  const PackedTrees packed = packed_trees(lengths, length, config_.tree(config_.causal), device());
+  const Tensor both = concat(leaves, 0);  // [2 B, L, D]
+  const Tensor nodes =
+      permute_rows(reshape(both, {1, 2 * batch * length, both.dim(2)}), packed.tokens);
+  LayerContext ctx;
+  ctx.edges = packed.all;
+  const Tensor read = stack_.forward(nodes, ctx, {}, pass.at("both")).y;
+  ctx.encoder_output = packed.leaves->of(read);
+  ctx.encoder_edges = other_of_pair(lengths);
+  const Tensor roots = packed.root->of(match_.forward(read, ctx, {}, pass.at("match")).y);
+  return flatten(transpose(reshape(roots, {2, batch, config_.d_model}), 0, 1), 1, 2);
+}
+
 Tensor BpEncoder::pair_logits(const SourceTokens& a, const SourceTokens& b, Pass pass) const {
   require(config_.pair_classes > 0, kName, "pairs need pair_classes > 0");
   if (a.tokens.rank() == 2 && b.tokens.rank() == 2 && a.tokens.dim(0) != b.tokens.dim(0)) {
     fail_with<ShapeError>(kName, "both sides of pairs must have as many samples",
                           {{"a", a.tokens}, {"b", b.tokens}});
   }
-  const Tensor both = concat({roots(a, pass.at("a")), roots(b, pass.at("b"))}, 1);  // [B, 2 D]
+  for (const auto& [name, side] : {std::pair{"a", &a.tokens}, {"b", &b.tokens}}) {
+    if (side->rank() != 2 || side->dim(1) < 1) {
+      fail_with<ShapeError>(kName, "tokens must be [B, L], L >= 1", {{name, *side}});
+    }
+  }
+  const Tensor both = config_.match_layers > 0
+                          ? matched_roots(a, b, pass)
+                          : concat({roots(a, pass.at("a")), roots(b, pass.at("b"))}, 1);
   const Tensor hidden = pair_hidden_.forward(cast(both, pair_hidden_.weight.dtype()));
   const float p = or_default(config_.dropout_out, config_.dropout);
   return pairs_.forward(relu(dropout(hidden, p, pass.at("classifier"))));

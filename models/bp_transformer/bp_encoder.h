@@ -21,13 +21,15 @@ struct BpEncoderConfig : TreeLayersConfig {
   int64_t mask_id = -1;       ///< the token that hides others; -1: the last id of the vocabulary
   int64_t classes = 0;        ///< of a sequence, which the root tells apart
   int64_t pair_classes = 0;   ///< of two sequences, which their two roots tell apart
+  /// Layers for pairs after the others, in which tokens attend to those of the other sequence too.
+  int64_t match_layers = 0;
 
   void visit(auto& v) {
     v("vocab", vocab);
     TreeLayersConfig::visit(v);
     v("d_embed", d_embed)("embed_std", embed_std)("causal", causal)("mlm_head", mlm_head)(
-        "tie_embedding", tie_embedding)("mask_id", mask_id)("classes", classes)("pair_classes",
-                                                                                pair_classes);
+        "tie_embedding", tie_embedding)("mask_id", mask_id)("classes", classes)(
+        "pair_classes", pair_classes)("match_layers", match_layers);
   }
 };
 
@@ -41,7 +43,8 @@ struct TreeInputs {
 /// spans: the root of the last layer stands for the sequence, and the leaves predict masked tokens.
 ///   leaves = LN(drop(E[token]));  spans = 0;  the layers of tree_stack()
 ///   classes  C drop(root) + c
-///   pairs    W2 relu(drop(W1 [root a, root b] + b1)) + b2
+///   pairs    W2 relu(drop(W1 [root a, root b] + b1)) + b2, the roots after match_layers more,
+///            those of tree_stack() with attention of the leaves to the other sequence's leaves
 ///   tokens   E leaf + b
 /// Samples of several lengths stand side by side without padding, so that what else is in a batch
 /// changes no bit of a result.
@@ -79,6 +82,8 @@ class BpEncoder final : public LanguageModel {
  private:
   Tensor embed(const Tensor& tokens, Pass pass) const;
   TreeInputs inputs(const SourceTokens& in, Pass pass) const;
+  /// Returns the roots of pairs after the matching layers, [B, 2 D].
+  Tensor matched_roots(const SourceTokens& a, const SourceTokens& b, Pass pass) const;
   Stack::Result states(const Tensor& tokens, Pass pass) const;
 
   BpEncoderConfig config_;
@@ -86,7 +91,7 @@ class BpEncoder final : public LanguageModel {
   Embedding token_;
   Linear projection_;  // [D, De]; undefined if they are equal
   Normalization embed_norm_;
-  Stack stack_;
+  Stack stack_, match_;
   Linear head_;  // [V, D], the token table if tied
   Linear classes_, pair_hidden_, pairs_;
 };

@@ -344,6 +344,25 @@ TEST(BpTransformer, Test8_GradientsOfTheWholeClassifier) {
   }
 }
 
+TEST(BpTransformer, Test8_GradientsOfMatchedPairs) {
+  const Tensor answers = Tensor::from(std::vector<int64_t>{2, 0}, {2});
+  for (const int64_t n : {1, 2, 5, 9}) {
+    for (const char* memory : {"standard", "checkpoint"}) {
+      BpEncoder model = encoder([&](BpEncoderConfig& c) {
+        c.mlm_head = false;
+        c.match_layers = 2;
+        c.dropout = 0.1f;
+        c.memory = memory;
+      });
+      const SourceTokens a{.tokens = some_tokens(2, n, 17)},
+          b{.tokens = some_tokens(2, 13, 17, 3),
+            .lengths = Tensor::from(std::vector<int64_t>{n, 13}, {2})};
+      const auto loss = [&] { return cross_entropy(model.pair_logits(a, b, training), answers); };
+      EXPECT_EQ(check_parameter_gradients(model, loss, 5, 1e-6), "") << n << " " << memory;
+    }
+  }
+}
+
 TEST(BpTransformer, Test9_GradientsByKeyAreThoseScatteredByRow) {
   for (const int64_t n : {1, 5, 64, 100}) {
     compare_with_dense(n, {.k = 4, .clip = 1, .causal = n == 64}, 1e-11);
@@ -571,6 +590,50 @@ TEST(BpTransformer, ReversibleStreamsDecodeAsOnePass) {
   }
 }
 
+// Without matching layers the logits are a function of both roots alone, which read their own
+// sequence: those of (a, b) and (a, c) differ by what b and c give. With them they do not.
+TEST(BpTransformer, MatchedSequencesReadEachOther) {
+  const NoGrad off;
+  const auto root_of_first = [&](int64_t layers, const Tensor& b) {
+    BpEncoder model = encoder([&](BpEncoderConfig& c) {
+      c.match_layers = layers;
+      c.pair_classes = 8;
+    });
+    // Logits become the positive parts of the first root: W1 = [I 0], b1 = 0, W2 = I, b2 = 0.
+    for (NamedTensor& p : named_parameters(model)) {
+      if (!p.name.starts_with("pair.")) continue;
+      std::vector<double> x(static_cast<size_t>(p.tensor.numel()), 0.0);
+      for (int64_t i = 0; p.tensor.rank() == 2 && i < 8; ++i) {
+        x[static_cast<size_t>(i * p.tensor.dim(1) + i)] = 1;
+      }
+      assign(p.tensor, x);
+    }
+    return model.pair_logits({.tokens = some_tokens(2, 7, 17)}, {.tokens = b}, Pass{});
+  };
+  const Tensor b = some_tokens(2, 5, 17, 2), c = some_tokens(2, 5, 17, 9);
+  EXPECT_TRUE(same_bits(root_of_first(0, b), root_of_first(0, c)));
+  // Spans read tokens of their own tree, which read the other sequence a layer before.
+  EXPECT_TRUE(same_bits(root_of_first(1, b), root_of_first(1, c)));
+  EXPECT_GT(distance(root_of_first(2, b), root_of_first(2, c)), 1e-3);
+}
+
+TEST(BpTransformer, MatchingDoesNotSeeWhatElseIsInABatch) {
+  const NoGrad off;
+  const BpEncoder model = encoder([](BpEncoderConfig& c) { c.match_layers = 2; }, DType::f32);
+  const SourceTokens a{.tokens = some_tokens(3, 7, 17)},
+      b{.tokens = some_tokens(3, 12, 17, 5),
+        .lengths = Tensor::from(std::vector<int64_t>{1, 9, 12}, {3})};
+  const Tensor all = model.pair_logits(a, b, Pass{});
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t n = b.lengths.to_vector<int64_t>()[static_cast<size_t>(i)];
+    const Tensor own_a = contiguous(narrow(a.tokens, 0, i, 1)),
+                 own_b = contiguous(narrow(narrow(b.tokens, 0, i, 1), 1, 0, n));
+    EXPECT_TRUE(same_bits(model.pair_logits({.tokens = own_a}, {.tokens = own_b}, Pass{}),
+                          contiguous(narrow(all, 0, i, 1))))
+        << i;
+  }
+}
+
 TEST(BpTransformer, PairsDoNotSeeWhichSideIsLonger) {
   const NoGrad off;
   const BpEncoder model = encoder([](BpEncoderConfig&) {}, DType::f32);
@@ -608,6 +671,13 @@ TEST(BpTransformer, SaysWhatDoesNotFitTogether) {
   EXPECT_THROW(model.loss(some_tokens(1, 4, 17), some_tokens(1, 4, 17), memory, training),
                ValueError);
 
+  EXPECT_TRUE(contains(message_of<ValueError>([] {
+                         encoder([](BpEncoderConfig& c) {
+                           c.pair_classes = 0;
+                           c.match_layers = 1;
+                         });
+                       }),
+                       "match_layers is 1; it needs pair_classes > 0"));
   const BpEncoder classes = encoder([](BpEncoderConfig& c) { c.pair_classes = 0; });
   const SourceTokens in{.tokens = some_tokens(2, 4, 17)};
   EXPECT_THROW(classes.pair_logits(in, in, Pass{}), ValueError);

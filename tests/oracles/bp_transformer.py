@@ -35,6 +35,7 @@ class Tree:
     causal: bool = False            # encoder
     classes: int = 0
     pair_classes: int = 0
+    match_layers: int = 0
     sentence_end: int = -1          # encoder-decoder
     label_smoothing: float = 0
     lengths: tuple = field(default=(13, 13))
@@ -42,7 +43,8 @@ class Tree:
 
     def options(self):
         own = {"bp_transformer": ["d_embed", "tie_embedding", "intermediate_loss"],
-               "bp_encoder": ["d_embed", "tie_embedding", "causal", "classes", "pair_classes"],
+               "bp_encoder": ["d_embed", "tie_embedding", "causal", "classes", "pair_classes"] +
+               ["match_layers"] * (self.match_layers > 0),
                "bp_translator": ["sentence_end", "label_smoothing"]}[self.model]
         names = ["model", "vocab", "n_layer", "n_head", "d_model", "d_ff", "k", "clip", "span_self_loop"] + own
         return {n: v for n, v in asdict(self).items() if n in names}
@@ -60,6 +62,8 @@ CASES = {
     "encoder": replace(ENCODER, lengths=(13, 5, 1, 8)),
     "encoder_causal": replace(ENCODER, causal=True, k=1, lengths=(11, 11), span_self_loop=True),
     "encoder_untied": replace(ENCODER, d_embed=7, tie_embedding=False, lengths=(3, 6), clip=0),
+    "encoder_matching": replace(ENCODER, match_layers=2, lengths=(13, 5, 1, 8)),
+    "encoder_matching_causal": replace(ENCODER, match_layers=1, n_layer=1, causal=True, lengths=(7, 7)),
     "translator": TRANSLATOR,
     "translator_sentences": replace(TRANSLATOR, sentence_end=3, label_smoothing=0.1, k=1),
 }
@@ -128,12 +132,18 @@ def attention(c, p, at, x, z, labels, table):
 def layers(c, p, prefix, leaves, causal, source=None, source_labels=None):
     """The states of all nodes after each layer, for one sample's leaves [n, D]."""
     n, nodes = leaves.shape[0], len(tree(leaves.shape[0]))
+    x = torch.cat([leaves, leaves.new_zeros(nodes - n, c.d_model)])
+    return layers_over(c, p, prefix, x, n, causal, c.n_layer, source, source_labels)
+
+
+def layers_over(c, p, prefix, x, n, causal, count, source=None, source_labels=None):
+    """The same for the states x of all nodes of a tree over n tokens."""
+    nodes = x.shape[0]
     labels = torch.full((nodes, nodes), -1)
     for (row, key), label in pairs(n, c, causal).items():
         labels[row, key] = label
-    x = torch.cat([leaves, leaves.new_zeros(nodes - n, c.d_model)])
     states = []
-    for i in range(c.n_layer):
+    for i in range(count):
         at = f"{prefix}layers.{i}."
         x = norm(p, at + "norm1",
                  x + attention(c, p, at + "attention.", x, x, labels, p[at + "attention.relation"]))
@@ -155,8 +165,8 @@ def shapes(c):
     def affine(name, *sizes):
         all[name + ".weight"], all[name + ".bias"] = sizes, (sizes[0],)
 
-    def stack(prefix, cross):
-        for i in range(c.n_layer):
+    def stack(prefix, cross, count=c.n_layer):
+        for i in range(count):
             at = f"{prefix}layers.{i}."
             for kind in ["attention"] + ["cross"] * cross:
                 for w in ["q", "k", "v", "out"]:
@@ -177,6 +187,7 @@ def shapes(c):
             affine("embed.projection", c.d_model, width)
         affine("embed.norm", c.d_model)
         stack("", False)
+        stack("match.", True, c.match_layers)
     all["head.bias"] = (c.vocab,)
     if not c.tie_embedding:
         all["head.weight"] = (c.vocab, c.d_model)
@@ -222,12 +233,26 @@ def roots(c, p, rows):
     return torch.stack([layers(c, p, "", embed(c, p, row), c.causal)[-1][-1] for row in rows])
 
 
+def matched(c, p, first, second):
+    """The roots of pairs whose tokens attend to each other's, as the layers before left them."""
+    result = []
+    for pair in zip(first, second):
+        states = [layers(c, p, "", embed(c, p, row), c.causal)[-1] for row in pair]
+        ends = []
+        for x, z, n, m in zip(states, states[::-1], map(len, pair), map(len, pair[::-1])):
+            all_pairs = torch.zeros(n, m, dtype=torch.long)
+            ends.append(layers_over(c, p, "match.", x, n, c.causal, c.match_layers, z[:m], all_pairs)[-1][-1])
+        result.append(torch.cat(ends))
+    return torch.stack(result)
+
+
 def encoder(c, p, tensors):
     tokens, targets = tensors["input.tokens"], tensors["input.targets"]
     rows = [row[:n] for row, n in zip(tokens, c.lengths)]
     root = roots(c, p, rows)
     classes = F.linear(root, p["classifier.weight"], p["classifier.bias"])
-    both = torch.cat([root, roots(c, p, list(tokens))], 1)  # the second of each pair is not cut
+    whole = list(tokens)  # the second of each pair is not cut
+    both = matched(c, p, rows, whole) if c.match_layers else torch.cat([root, roots(c, p, whole)], 1)
     hidden = F.relu(F.linear(both, p["pair.hidden.weight"], p["pair.hidden.bias"]))
     pair = F.linear(hidden, p["pair.classifier.weight"], p["pair.classifier.bias"])
     leaves = torch.stack([layers(c, p, "", embed(c, p, row), c.causal)[-1][:tokens.shape[1]] for row in tokens])

@@ -94,7 +94,9 @@ void require_no_memory(std::string_view model, const SegmentMemory& memory) {
 
 TokenTransform::TokenTransform(int64_t width, Activation f, double eps, const Init& init,
                                const Scheme& weights)
-    : activation(f == Activation::geglu ? Activation::gelu_erf : f),
+    : activation(f == Activation::geglu        ? Activation::gelu_erf
+                 : f == Activation::geglu_tanh ? Activation::gelu_tanh
+                                               : f),
       dense(width, width, true, init.at("dense"), weights),
       norm(NormKind::layer, width, eps, init.at("norm")) {}
 

@@ -64,6 +64,8 @@ Tensor activate(Activation f, const Tensor& x) {
       return sigmoid_gelu(x);
     case Activation::geglu:
       return geglu(x);
+    case Activation::geglu_tanh:
+      return geglu_tanh(x);
     case Activation::silu:
       break;
   }
@@ -72,9 +74,9 @@ Tensor activate(Activation f, const Tensor& x) {
 
 FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
     : options_(options),
-      in_(options.d_model, options.d_ff * (options.activation == Activation::geglu ? 2 : 1), true,
+      in_(options.d_model, options.d_ff * (is_gated(options.activation) ? 2 : 1), options.bias,
           init.at("in"), options.weights, options.biases),
-      out_(options.d_ff, options.d_model, true, init.at("out"), options.out_weights,
+      out_(options.d_ff, options.d_model, options.bias, init.at("out"), options.out_weights,
            options.out_biases) {}
 
 Output FeedForward::forward(const Tensor& x, const LayerContext&, Pass pass) const {

@@ -64,25 +64,40 @@ struct Normalization : Module {
 };
 
 /// gelu_erf is x Phi(x); gelu_tanh approximates it with a tanh; gelu_sigmoid is x sigma(1.702 x);
-/// geglu is a gelu_erf(b) for the halves (a, b) of an input of twice the width.
-enum class Activation : uint8_t { relu, gelu_erf, gelu_tanh, gelu_sigmoid, geglu, silu };
+/// geglu is a gelu_erf(b) for the halves (a, b) of an input of twice the width, geglu_tanh
+/// a gelu_tanh(b).
+enum class Activation : uint8_t {
+  relu,
+  gelu_erf,
+  gelu_tanh,
+  gelu_sigmoid,
+  geglu,
+  silu,
+  geglu_tanh
+};
 template <>
-inline constexpr std::array<std::string_view, 6> value_names<Activation>{
-    "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "geglu", "silu"};
+inline constexpr std::array<std::string_view, 7> value_names<Activation>{
+    "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "geglu", "silu", "geglu_tanh"};
 
-/// Returns f(x), elementwise; for geglu the result is half as wide as x.
+/// Whether f takes an input of twice the width of its result.
+constexpr bool is_gated(Activation f) {
+  return f == Activation::geglu || f == Activation::geglu_tanh;
+}
+
+/// Returns f(x), elementwise; the result is half as wide as x if f is gated.
 Tensor activate(Activation f, const Tensor& x);
 
 /// Options of FeedForward.
 struct FeedForwardOptions {
   int64_t d_model = 0, d_ff = 0;
   Activation activation = Activation::relu;
+  bool bias = true;
   float dropout = 0;                      ///< site "ffn_act"
   Scheme weights = {}, out_weights = {};  ///< initialisation of `in` and `out`
   Scheme biases = Scheme::zeros(), out_biases = Scheme::zeros();
 };
 
-/// W2 Drop(f(W1 x + b1)) + b2, position-wise.
+/// W2 Drop(f(W1 x + b1)) + b2, position-wise; b1 and b2 unless bias is false.
 class FeedForward : public Layer {
  public:
   FeedForward(const FeedForwardOptions& options, const Init& init);

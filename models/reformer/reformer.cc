@@ -37,8 +37,7 @@ class ReformerFeedForward : public Layer {
       : activation_(c.activation),
         p_(c.dropout),
         columns_(c.dropout_broadcast),
-        in_(c.d_model, c.d_ff * (c.activation == Activation::geglu ? 2 : 1), true, init.at("in"),
-            weights),
+        in_(c.d_model, c.d_ff * (is_gated(c.activation) ? 2 : 1), true, init.at("in"), weights),
         out_(c.d_ff, c.d_model, true, init.at("out"), weights) {}
 
   Output forward(const Tensor& x, const LayerContext&, Pass pass) const override {

@@ -49,7 +49,7 @@ constexpr Preset presets[] = {
      "window=256 local_block=256 routing_clip=256 dropout_attn=0.3",
      published(4096)},
     {"wt103_code", "14 layers of 1024, 8 clusters of 512 tokens, length 4096", "wt103",
-     "n_layer=14 clusters=8 window=512 routing_clip=512 dropout=0.4 dropout_attn=0.4",
+     "n_layer=14 d_embed=256 clusters=8 window=512 routing_clip=512 dropout=0.4 dropout_attn=0.4",
      published(4096)},
     {"enwik8", "12 layers of 1024, 32 clusters of 256 tokens, length 8192", "",
      "n_layer=12 d_model=1024 d_ff=3072 local_heads=4 routing_heads=4 clusters=32 window=256 "
@@ -89,6 +89,7 @@ void check(const RoutingConfig& c) {
   require_not_negative(kName, "local_heads", c.local_heads);
   require_not_negative(kName, "routing_heads", c.routing_heads);
   require_not_negative(kName, "d_head", c.d_head);
+  require_not_negative(kName, "d_embed", c.d_embed);
   require(c.heads() >= 1, kName, "local_heads and routing_heads are 0; expected a head");
   if (c.d_head == 0) require_heads(kName, c.d_model, c.heads());
   require(c.routing_layers >= -1 && c.routing_layers <= c.n_layer, kName,
@@ -96,6 +97,10 @@ void check(const RoutingConfig& c) {
   require(c.local_clip >= -2 && c.routing_clip >= -1, kName,
           "local_clip is {} and routing_clip is {}; expected 0 or more, or -1", c.local_clip,
           c.routing_clip);
+  require(!c.local_values || c.local_clip != -1, kName,
+          "local_values needs relative positions of local heads; local_clip is -1");
+  require(c.norm_eps > 0 && c.qk_norm_eps > 0, kName,
+          "norm_eps is {} and qk_norm_eps is {}; expected more than 0", c.norm_eps, c.qk_norm_eps);
   require(c.decay >= 0 && c.decay <= 1, kName, "decay is {}; expected 0 to 1", c.decay);
   require_not_negative(kName, {{"scatter_eps", c.scatter_eps},
                                {"reseed_below", c.reseed_below},
@@ -119,6 +124,7 @@ DecoderOptions decoder_of(const RoutingConfig& c) {
                    .n_layer = c.n_layer,
                    .n_head = c.heads(),
                    .d_model = c.d_model,
+                   .d_embed = c.d_embed,
                    .precision = c.precision,
                    .token_head = c.token_head};
   o.token = normal_or_default(c.embed_std);
@@ -148,6 +154,8 @@ RoutingOptions options_of(const RoutingConfig& c, int64_t layer) {
           .commitment = c.commitment,
           .local_clip = c.local_clip == -2 ? 2 * c.local_block + 1 : c.local_clip,
           .routing_clip = c.routing_clip,
+          .local_values = c.local_values,
+          .norm_eps = c.qk_norm_eps,
           .dropout = or_default(c.dropout_attn, c.dropout),
           .update = c.ema,
           .decay = c.decay,
@@ -167,7 +175,17 @@ RoutingConfig routing_variant(RoutingConfig c, RoutingVariant variant) {
   c.head_mix = !lucid;
   c.centroid_init = lucid ? CentroidInit::data : CentroidInit::random;
   c.ema = lucid ? CentroidUpdate::lucid : CentroidUpdate::counts_raw;
-  if (lucid) c.routing_clip = -1;
+  if (lucid) {
+    c.routing_clip = -1;
+    return c;
+  }
+  c.local_values = true;
+  c.ff_bias = false;
+  c.activation = Activation::geglu_tanh;
+  c.norm_eps = 1e-6;
+  // The code divides queries by sqrt(d) before their norm, whose epsilon is 1e-6 there.
+  c.qk_norm_eps = 1e-6 * static_cast<double>(c.head_width());
+  if (c.d_embed == 0) c.d_embed = c.d_model;
   return c;
 }
 
@@ -183,12 +201,33 @@ RoutingTransformer::RoutingTransformer(const RoutingConfig& config, const Init& 
   stack_ = attention_stack({.ff = {.d_model = c.d_model,
                                    .d_ff = c.d_ff,
                                    .activation = c.activation,
+                                   .bias = c.ff_bias,
                                    .dropout = c.dropout,
                                    .weights = normal_or_default(c.init_std),
                                    .out_weights = normal_or_default(c.init_std)},
+                            .norm = c.norm,
+                            .norm_eps = c.norm_eps,
                             .dropout = c.dropout,
                             .memory = c.memory},
                            std::move(attention), init);
+  if (c.d_embed == 0) return;
+  const Scheme weights = normal_or_default(c.init_std);
+  projection_ = Linear(c.d_embed, c.d_model, true, init.at("embed").at("projection"), weights);
+  if (c.d_embed == c.d_model) return;
+  head_projection_ = Linear(c.d_model, c.d_embed, true, init.at("head").at("projection"), weights);
+}
+
+Tensor RoutingTransformer::embed(const Tensor& tokens, int64_t first, Pass pass) const {
+  const Tensor x = CausalDecoder::embed(tokens, first, pass);
+  return projection_.weight ? projection_.forward(x) : x;
+}
+
+Tensor RoutingTransformer::head_input(const Tensor& hidden) const {
+  return head_projection_.weight ? head_projection_.forward(hidden) : hidden;
+}
+
+void RoutingTransformer::visit_more(Visitor& v) {
+  v("embed.projection", projection_)("head.projection", head_projection_);
 }
 
 LayerContext RoutingTransformer::layer_context(int64_t /*queries*/, int64_t /*keys*/,

@@ -17,6 +17,9 @@ namespace longspan {
 /// the L of a sequence; remark() says what share of a sequence they can cover.
 struct RoutingConfig {
   int64_t vocab = 256, n_layer = 4, d_model = 128, d_ff = 256;
+  /// Width of the token table, which a dense layer follows; unless it is d_model, one comes before
+  /// the classifier too. 0: d_model, and no such layer.
+  int64_t d_embed = 0;
   int64_t local_heads = 2, routing_heads = 2;  ///< in layers with routing; in others all are local
   int64_t d_head = 0;                          ///< 0: d_model / (local_heads + routing_heads)
   int64_t routing_layers = -1;                 ///< how many of the last layers route; -1: all
@@ -25,6 +28,7 @@ struct RoutingConfig {
   bool share_qk = true;      ///< keys of routing heads are their queries
   RoutingSelect select = RoutingSelect::topw;
   RoutingNorm norm_qk = RoutingNorm::ln0;
+  double qk_norm_eps = 1e-6;  ///< of norm_qk = ln0
   RoutingScale logit_scale = RoutingScale::none;
   bool mask_self = false;  ///< a token sees itself in its groups only if it sees nothing else
   double scatter_eps = 0;  ///< the sum over a token's n groups is divided by n + this
@@ -32,12 +36,16 @@ struct RoutingConfig {
   /// Relative positions are clipped at these distances; -1: none. In groups they are differences of
   /// places in the group. -2 for local heads: 2 local_block + 1.
   int64_t local_clip = -2, routing_clip = 64;
+  bool local_values = false;  ///< local heads have relative values, as well as keys
   CentroidInit centroid_init = CentroidInit::random;  ///< data: k-means on the first batch
   CentroidUpdate ema = CentroidUpdate::spherical;
   double decay = 0.999;      ///< lambda
   double reseed_below = 0;   ///< clusters with fewer members take half of the fullest; 0: never
   double commitment = 1e-4;  ///< beta
   Activation activation = Activation::geglu;
+  bool ff_bias = true;  ///< the feed-forward network has biases
+  NormPlace norm = NormPlace::pre;
+  double norm_eps = 1e-5;
   bool tie_embedding = false;
   bool emb_scale = false;  ///< token embeddings times sqrt(d_model)
   double init_std = 0;     ///< std of all matrices; 0: Glorot uniform
@@ -49,16 +57,17 @@ struct RoutingConfig {
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("d_model", d_model)("d_ff", d_ff)(
+    v("vocab", vocab)("n_layer", n_layer)("d_model", d_model)("d_ff", d_ff)("d_embed", d_embed)(
         "local_heads", local_heads)("routing_heads", routing_heads)("d_head", d_head)(
         "routing_layers", routing_layers)("clusters", clusters)("window", window)(
         "local_block", local_block)("share_qk", share_qk)("select", select)("norm_qk", norm_qk)(
-        "logit_scale", logit_scale)("mask_self", mask_self)("scatter_eps", scatter_eps)(
-        "head_mix", head_mix)("local_clip", local_clip)("routing_clip", routing_clip)(
-        "centroid_init", centroid_init)("ema", ema)("decay", decay)("reseed_below", reseed_below)(
-        "commitment", commitment);
-    v("activation", activation)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
-        "init_std", init_std)("embed_std", embed_std)("head_std", head_std)("dropout", dropout)(
+        "qk_norm_eps", qk_norm_eps)("logit_scale", logit_scale)("mask_self", mask_self)(
+        "scatter_eps", scatter_eps)("head_mix", head_mix)("local_clip", local_clip)(
+        "routing_clip", routing_clip)("local_values", local_values)("centroid_init", centroid_init)(
+        "ema", ema)("decay", decay)("reseed_below", reseed_below)("commitment", commitment);
+    v("activation", activation)("ff_bias", ff_bias)("norm", norm)("norm_eps", norm_eps)(
+        "tie_embedding", tie_embedding)("emb_scale", emb_scale)("init_std", init_std)(
+        "embed_std", embed_std)("head_std", head_std)("dropout", dropout)(
         "dropout_attn", dropout_attn)("precision", precision)("memory", memory)("chunks",
                                                                                 memory.chunks);
     token_head.visit(v);
@@ -90,8 +99,9 @@ struct ClusterOccupancy {
 /// A causal language model, some of whose heads attend within clusters of similar tokens
 /// (RoutingAttention):
 ///   x <- x + Attn(LN x);  x <- x + FF(LN x)
-/// without absolute positions. The centroids are state: a model without any training generates with
-/// random ones, or with those of begin_training().
+/// or, with norm = post, x <- LN(x + Attn x) and x <- LN(x + FF x), without absolute positions. The
+/// centroids are state: a model without any training generates with random ones, or with those of
+/// begin_training().
 class RoutingTransformer final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
@@ -119,8 +129,12 @@ class RoutingTransformer final : public CausalDecoder {
 
  private:
   LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
+  Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override;
+  Tensor head_input(const Tensor& hidden) const override;
+  void visit_more(Visitor& v) override;
 
   RoutingConfig config_;
+  Linear projection_, head_projection_;       // [D, De], [De, D]
   std::vector<RoutingAttention*> attention_;  // of each layer, in stack_
 };
 

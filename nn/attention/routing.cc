@@ -19,7 +19,6 @@ namespace longspan {
 namespace {
 
 constexpr const char* kOp = "routing attention";
-constexpr double kNormEps = 1e-6;
 // Of a token with itself, if that is masked. e^-300 vanishes beside any other key, as the e^-50000
 // of lucidrains' code does, but leaves digits to the logarithm of the sum of a token that sees only
 // itself: f32 has steps of 0.004 at 50,000.
@@ -70,7 +69,7 @@ RoutingAttention::RoutingAttention(const RoutingOptions& options, const Init& in
     local_q_ = linear("local_q", o.local_heads);
     local_k_ = linear("local_k", o.local_heads);
     if (o.local_clip >= 0) {
-      local_tables_ = ShawTables({.clip = o.local_clip, .values = false}, o.local_heads, d,
+      local_tables_ = ShawTables({.clip = o.local_clip, .values = o.local_values}, o.local_heads, d,
                                  init.at("local"), o.relative);
     }
   }
@@ -114,8 +113,8 @@ RoutingAttention::Heads RoutingAttention::project(const Tensor& x) const {
   if (o.routing_heads == 0) return h;
   const Tensor q = heads(q_), k = o.share_qk ? q : heads(k_);
   if (o.norm == RoutingNorm::ln0) {
-    h.x = h.q = layer_norm(q, {}, {}, kNormEps);
-    h.k = o.share_qk ? h.q : layer_norm(k, {}, {}, kNormEps);
+    h.x = h.q = layer_norm(q, {}, {}, o.norm_eps);
+    h.k = o.share_qk ? h.q : layer_norm(k, {}, {}, o.norm_eps);
   } else {
     h.q = q;
     h.x = h.k = unit_rows(k);
@@ -261,6 +260,7 @@ Tensor RoutingAttention::probabilities(const Tensor& x, const LayerContext& ctx)
   ScoreTerms near, far;
   Selection s;
   if (local_tables_) local_tables_.fill(near, x.dtype());
+  near.relation_value = {};
   if (o.routing_heads > 0) {
     far = routing_terms(x.dtype());
     far.relation_value = {};

@@ -46,7 +46,9 @@ struct RoutingOptions {
   bool head_mix = false;     ///< one matrix [d, d] for the outputs of all heads
   double commitment = 1e-4;  ///< beta
   int64_t local_clip = -1, routing_clip = -1;  ///< of relative positions; -1: none
-  float dropout = 0;                           ///< site "attn"
+  bool local_values = false;  ///< local heads have relative values, as well as keys
+  double norm_eps = 1e-6;     ///< of LN0
+  float dropout = 0;          ///< site "attn"
   CentroidUpdate update = CentroidUpdate::spherical;
   double decay = 0.999, reseed_below = 0;
   Scheme weights = {}, out_weights = {}, relative = {};

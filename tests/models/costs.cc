@@ -14,7 +14,7 @@ namespace {
 
 /// The feed-forward network of l rows; a gated one has a third matrix.
 int64_t feed_forward(int64_t l, int64_t d, int64_t d_ff, Activation f) {
-  return (f == Activation::geglu ? 3 : 2) * l * d * d_ff;
+  return (is_gated(f) ? 3 : 2) * l * d * d_ff;
 }
 
 /// Pairs of one head of a Transformer's self-attention, by the definition of its windows.
@@ -377,7 +377,9 @@ int64_t macs_of(const RoutingConfig& c, int64_t l) {
   int64_t groups = c.clusters * (c.share_qk ? w * (w + 1) / 2 : w * w);
   if (c.select == RoutingSelect::argmax_recent) groups = recent;
   const int64_t kinds = c.share_qk ? 1 : 2;
-  int64_t n = l * size * c.vocab;
+  const int64_t table = c.d_embed > 0 ? c.d_embed : size;
+  int64_t n = l * table * c.vocab + (c.d_embed > 0 ? l * table * size : 0) +
+              (table != size ? l * table * size : 0);
   for (int64_t i = 0; i < c.n_layer; ++i) {
     const int64_t routing = c.routes(i) ? c.routing_heads : 0, local = c.heads() - routing;
     n += l * size * d * (2 * c.heads() + 2 * local + kinds * routing);

@@ -90,6 +90,22 @@ TEST_P(RoutingGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
 INSTANTIATE_TEST_SUITE_P(Routing, RoutingGoldens, testing::ValuesIn(golden_names("routing")),
                          [](const auto& param) { return param.param; });
 
+// The golden file of the authors' settings is the one of the others, but for what the variant sets.
+TEST(Routing, TheOfficialVariantIsThatOfTheGoldenFile) {
+  const auto settings = [](const char* name) {
+    RoutingConfig c;
+    set_fields(c, GoldenFile("routing", name).settings);
+    return c;
+  };
+  const auto fields = [](RoutingConfig c) { return to_json(c); };
+  EXPECT_EQ(fields(routing_variant(settings("separate"), RoutingVariant::official)),
+            fields(settings("separate_official")));
+  RoutingConfig narrow = settings("plain");
+  narrow.d_embed = 7;
+  EXPECT_EQ(fields(routing_variant(narrow, RoutingVariant::official)),
+            fields(settings("official")));
+}
+
 // ----------------------------------------------------------------------------------------- layer
 
 constexpr int64_t kWidth = 8, kHead = 4;
@@ -968,6 +984,15 @@ TEST(Routing, SaysHowFullClustersAre) {
   EXPECT_THROW(made(c).occupancy(), NotImplemented);
 }
 
+TEST(Routing, MapsOfLocalHeadsAreProbabilitiesWhateverTheirRelativeValues) {
+  const RoutingTransformer model = made(routing_variant(tiny(), RoutingVariant::official));
+  const Tensor map = model.attention_map(some_tokens(1, 21, 32), 1);  // [H, L, L]
+  const Tensor sums = sum(contiguous(narrow(map, 0, 0, model.config().local_heads)), {2});
+  for (const double total : cast(sums, DType::f64).to_vector<double>()) {
+    EXPECT_NEAR(total, 1, 1e-6);
+  }
+}
+
 TEST(Routing, SaysWhatDoesNotFitTogether) {
   const auto refuses = [](const auto& change) {
     RoutingConfig c = routing_preset("tiny");
@@ -983,6 +1008,12 @@ TEST(Routing, SaysWhatDoesNotFitTogether) {
   refuses([](RoutingConfig& c) { c.commitment = -1; });
   refuses([](RoutingConfig& c) { c.dropout = 1; });
   refuses([](RoutingConfig& c) { c.routing_clip = -2; });
+  refuses([](RoutingConfig& c) { c.d_embed = -1; });
+  refuses([](RoutingConfig& c) { c.qk_norm_eps = 0; });
+  refuses([](RoutingConfig& c) {
+    c.local_values = true;
+    c.local_clip = -1;
+  });
   refuses([](RoutingConfig& c) {
     c.share_qk = false;
     c.select = RoutingSelect::argmax_recent;

@@ -79,6 +79,15 @@ const RegisteredModel recent = [] {
   return entry("routing_recent", c);
 }();
 
+const RegisteredModel narrow = [] {
+  RoutingConfig c = config();
+  c.select = RoutingSelect::argmax_recent;
+  c.d_embed = 6;
+  c.local_values = true;
+  c.norm = NormPlace::post;
+  return entry("routing_narrow_post", c);
+}();
+
 const RegisteredModel last_layer = [] {
   RoutingConfig c = config();
   c.select = RoutingSelect::argmax_recent;

@@ -113,6 +113,21 @@ TEST(Activation, EachIsItsFormula) {
       distance(activate(Activation::geglu, Tensor::from(x, {4})),
                Tensor::from(std::vector<double>{-3 * 0.2 * phi(0.2), -0.4 * 1.7 * phi(1.7)}, {2})),
       1e-14);
+  const Tensor gate = activate(Activation::gelu_tanh, Tensor::from(x, {4}));
+  const std::vector<double> of_tanh = gate.to_vector<double>();
+  EXPECT_LT(distance(activate(Activation::geglu_tanh, Tensor::from(x, {4})),
+                     Tensor::from(std::vector<double>{x[0] * of_tanh[2], x[1] * of_tanh[3]}, {2})),
+            1e-14);
+}
+
+TEST(FeedForward, MayHaveNoBiases) {
+  FeedForward ff({.d_model = 6, .d_ff = 8, .activation = Activation::geglu_tanh, .bias = false},
+                 f64);
+  std::vector<std::string> names;
+  for (const NamedTensor& p : named_parameters(ff)) names.push_back(p.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"in.weight", "out.weight"}));
+  const Tensor zero = zeros({1, 3, 6}, DType::f64);
+  EXPECT_EQ(distance(ff.forward(zero, {}, Pass{}).y, zero), 0);
 }
 
 TEST(FeedForward, DropsItsActivationsInTrainingOnly) {

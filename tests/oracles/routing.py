@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from streams import main, norm, random_parameters, streams_of, with_gradients
+from streams import main, random_parameters, streams_of, with_gradients
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,13 @@ class Routing:
     ema: str = "spherical"
     decay: float = 0.7
     commitment: float = 0.3
+    d_embed: int = 0
+    qk_norm_eps: float = 1e-6
+    local_values: bool = False
+    activation: str = "geglu"
+    ff_bias: bool = True
+    norm: str = "pre"
+    norm_eps: float = 1e-5
 
     def routes(self, i):
         return self.routing_heads > 0 and (self.routing_layers < 0 or i >= self.n_layer - self.routing_layers)
@@ -53,16 +60,19 @@ class Routing:
         return (self.local_heads, self.routing_heads) if self.routes(i) else (both, 0)
 
 
-OFFICIAL = dict(scatter_eps=1e-2, head_mix=True, ema="counts_raw")
+# The authors' code divides queries by sqrt(d) before their norm, whose epsilon is 1e-6 there.
+OFFICIAL = dict(scatter_eps=1e-2, head_mix=True, ema="counts_raw", local_values=True, activation="geglu_tanh",
+                ff_bias=False, norm_eps=1e-6, qk_norm_eps=1e-6 * 5)
 LUCID = dict(norm_qk="unit_keys", logit_scale="rsqrt_d", mask_self=True, scatter_eps=1e-5, ema="lucid",
              routing_clip=-1)
 
 CASES = {
     "plain": Routing(),
-    "official": Routing(**OFFICIAL),
+    "official": Routing(d_embed=7, **OFFICIAL),
     "lucid": Routing(**LUCID),
     "separate": Routing(share_qk=False),
-    "separate_official": Routing(share_qk=False, **OFFICIAL),
+    "separate_official": Routing(share_qk=False, d_embed=12, **OFFICIAL),
+    "norm_behind": Routing(norm="post", local_values=True, d_embed=15),
     "paper_sum": Routing(ema="paper_sum", share_qk=False, logit_scale="rsqrt_d"),
     "last_layer": Routing(n_layer=3, routing_layers=1, local_heads=2, routing_heads=1),
     "recent": Routing(select="argmax_recent"),
@@ -76,7 +86,12 @@ CASES = {
 def shapes(c):
     """name -> shape of every parameter."""
     d = c.d_head
-    all = {"embed.token.weight": (c.vocab, c.d_model)}
+    width = c.d_embed or c.d_model
+    all = {"embed.token.weight": (c.vocab, width)}
+    if c.d_embed:
+        all["embed.projection.weight"], all["embed.projection.bias"] = (c.d_model, width), (c.d_model,)
+    if width != c.d_model:
+        all["head.projection.weight"], all["head.projection.bias"] = (width, c.d_model), (width,)
     for i in range(c.n_layer):
         at = f"layers.{i}.attention."
         local, routing = c.heads(i)
@@ -86,6 +101,8 @@ def shapes(c):
             all[at + "local_q.weight"] = all[at + "local_k.weight"] = (local * d, c.d_model)
             if c.local_clip >= 0:
                 all[at + "local.relative_key.weight"] = (c.local_clip + 1, d)
+            if c.local_values:
+                all[at + "local.relative_value.weight"] = (c.local_clip + 1, d)
         if routing:
             all[at + "q.weight"] = (routing * d, c.d_model)
             if not c.share_qk:
@@ -99,10 +116,12 @@ def shapes(c):
         if c.head_mix:
             all[at + "mix.weight"] = (d, d)
         at = f"layers.{i}.ff."
-        all[at + "in.weight"], all[at + "in.bias"] = (2 * c.d_ff, c.d_model), (2 * c.d_ff,)
-        all[at + "out.weight"], all[at + "out.bias"] = (c.d_model, c.d_ff), (c.d_model,)
-    all["final_norm.weight"] = all["final_norm.bias"] = (c.d_model,)
-    all["head.weight"], all["head.bias"] = (c.vocab, c.d_model), (c.vocab,)
+        all[at + "in.weight"], all[at + "out.weight"] = (2 * c.d_ff, c.d_model), (c.d_model, c.d_ff)
+        if c.ff_bias:
+            all[at + "in.bias"], all[at + "out.bias"] = (2 * c.d_ff,), (c.d_model,)
+    if c.norm == "pre":
+        all["final_norm.weight"] = all["final_norm.bias"] = (c.d_model,)
+    all["head.weight"], all["head.bias"] = (c.vocab, width), (c.vocab,)
     return all
 
 
@@ -130,7 +149,11 @@ def local_heads(c, p, i, x, v):
         score = score + torch.einsum("bhid,ijd->bhij", q, table[row])
     blocks = t[:, None] // c.local_block - t[None] // c.local_block
     seen = (t[None] <= t[:, None]) & (blocks <= 1)
-    return (score / d ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+    share = (score / d ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+    out = share @ v
+    if c.local_values:
+        out = out + torch.einsum("bhij,ijd->bhid", share, p[at + "local.relative_value.weight"][row])
+    return out
 
 
 def best(scores, w):
@@ -173,7 +196,7 @@ def routed(c, p, i, q, k, v, mu):
     """The same for projected queries and keys [B, H, L, d]."""
     d, length = c.d_head, q.shape[2]
     if c.norm_qk == "ln0":
-        q, k = (F.layer_norm(t, (d,), eps=1e-6) for t in (q, k))
+        q, k = (F.layer_norm(t, (d,), eps=c.qk_norm_eps) for t in (q, k))
     else:
         k = F.normalize(k, dim=-1)
     clustered = q if c.norm_qk == "ln0" else k
@@ -246,11 +269,17 @@ def followed(c, kinds, mu):
 
 def run(c, p, centroids, tokens):
     """Logits, hidden states, the commitment loss, and the centroids after one step."""
+    affine = lambda name, x: F.linear(x, p[name + ".weight"], p.get(name + ".bias"))
+    norm = lambda name, x: F.layer_norm(x, (c.d_model,), p[name + ".weight"], p[name + ".bias"], c.norm_eps)
+    before = norm if c.norm == "pre" else lambda name, x: x
+    behind = norm if c.norm == "post" else lambda name, x: x
     x, loss, after = p["embed.token.weight"][tokens], torch.zeros((), dtype=torch.float64), {}
+    if c.d_embed:
+        x = affine("embed.projection", x)
     for i in range(c.n_layer):
         at = f"layers.{i}."
         local, routing = c.heads(i)
-        y = norm(p, at + "norm1", x)
+        y = before(at + "norm1", x)
         v = F.linear(y, p[at + "attention.v.weight"]).unflatten(-1, (-1, c.d_head)).transpose(1, 2)
         heads = []
         if local:
@@ -263,12 +292,13 @@ def run(c, p, centroids, tokens):
         all = torch.cat(heads, 1)
         if c.head_mix:
             all = F.linear(all, p[at + "attention.mix.weight"])
-        x = x + F.linear(all.transpose(1, 2).flatten(2), p[at + "attention.out.weight"])
-        y = norm(p, at + "norm2", x)
-        a, b = F.linear(y, p[at + "ff.in.weight"], p[at + "ff.in.bias"]).chunk(2, -1)
-        x = x + F.linear(a * F.gelu(b), p[at + "ff.out.weight"], p[at + "ff.out.bias"])
-    hidden = norm(p, "final_norm", x)
-    return F.linear(hidden, p["head.weight"], p["head.bias"]), hidden, loss, after
+        x = behind(at + "norm1", x + affine(at + "attention.out", all.transpose(1, 2).flatten(2)))
+        a, b = affine(at + "ff.in", before(at + "norm2", x)).chunk(2, -1)
+        gate = F.gelu(b, approximate="tanh" if c.activation == "geglu_tanh" else "none")
+        x = behind(at + "norm2", x + affine(at + "ff.out", a * gate))
+    hidden = before("final_norm", x)
+    last = affine("head.projection", hidden) if c.d_embed not in (0, c.d_model) else hidden
+    return affine("head", last), hidden, loss, after
 
 
 def golden(name):
@@ -283,7 +313,7 @@ def golden(name):
     for i in centroids:
         tensors[f"before.layers.{i}.attention.centroids.means"] = centroids[i]
         tensors[f"after.layers.{i}.attention.centroids.means"] = after[i]
-    return with_gradients(tensors, p, loss + commitment), {**asdict(c), "activation": "geglu"}
+    return with_gradients(tensors, p, loss + commitment), asdict(c)
 
 
 def held_against_package():

@@ -116,7 +116,12 @@ BeamSearch taken_search(CommandLine& line) {
   return o.search;
 }
 
-Trained load_run(const CommandLine& line) {
+bool is_on(const CommandLine& line, std::string_view flag) {
+  const std::string* value = line.value(flag);
+  return value != nullptr && *value == "true";
+}
+
+Trained load_run(const CommandLine& line, Reads reads) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "longspan",
           "no run given; expected --out DIR, the folder of a trained run");
@@ -133,7 +138,10 @@ Trained load_run(const CommandLine& line) {
   const TensorList state = named_state(*run.model);
   const Json values = read_parameters(checkpoint, state);
   require_finite(*out, checkpoint, state);
-  return {std::move(run), Position::read(values, checkpoint)};
+  const std::vector<std::string> remarks = compare_inputs(
+      {values, *out, checkpoint}, run.config, reads, "--out", is_on(line, other_data_flag.name));
+  for (const std::string& remark : remarks) std::fprintf(stderr, "%s\n", remark.c_str());
+  return {std::move(run), Position::read(values, checkpoint), remarks};
 }
 
 }  // namespace longspan

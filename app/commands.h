@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "app/provenance.h"
 #include "app/run.h"
 #include "app/task_data.h"
 #include "train/config.h"
@@ -49,10 +50,20 @@ BeamSearch taken_search(CommandLine& line);
 struct Trained {
   TrainingRun run;
   Position at;
+  std::vector<std::string> remarks;  ///< with --other-data: what is not what it was
 };
 
+/// The flag --other-data of commands that load_run().
+inline const Flag other_data_flag{
+    "--other-data", "", "with other data, tokens or splits than the run was trained with", true};
+
 /// Loads the newest checkpoint in the folder of --out, or that of --step, with config.toml modified
-/// by the command line. Throws IoError if there is none or it is damaged.
-Trained load_run(const CommandLine& line);
+/// by the command line. Throws IoError if there is none or it is damaged, and as compare_inputs()
+/// does if the tokens or data are others than the run was trained with, without --other-data;
+/// with it, prints what differs.
+Trained load_run(const CommandLine& line, Reads reads);
+
+/// Whether a switch without a key was given.
+bool is_on(const CommandLine& line, std::string_view flag);
 
 }  // namespace longspan

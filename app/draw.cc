@@ -101,7 +101,8 @@ void draw_checkpoint(const TrainingRun& run) {
 
 int draw_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the run folder; the picture goes to its pictures/"},
-                      {"--layer", "draw.layer", "only this layer; without it all"}};
+                      {"--layer", "draw.layer", "only this layer; without it all"},
+                      other_data_flag};
   CommandLine line = read_command_line(
       argc, argv, own,
       "longspan draw --model NAME --length L --out DIR: which pairs each layer and head attends "
@@ -122,7 +123,7 @@ int draw_command(int argc, const char* const* argv) {
     say_positions(config);
     model = config.model->build(Init{.meta = true});  // no outline needs values without a run
   } else {
-    Trained trained = load_run(line);
+    Trained trained = load_run(line, Reads::data);
     draw_checkpoint(trained.run);
     config = std::move(trained.run.config);
     model = std::move(trained.run.model);  // learned spans are in its parameters

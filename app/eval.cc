@@ -102,7 +102,8 @@ int eval_command(int argc, const char* const* argv) {
   std::vector<Flag> own = {{"--out", "", "the run folder"},
                            {"--step", "", "step of the checkpoint; without it the newest"},
                            {"--part", "", "train, valid or test; without it valid"},
-                           {"--stride", "", "score again in windows that move by so many tokens"}};
+                           {"--stride", "", "score again in windows that move by so many tokens"},
+                           other_data_flag};
   own.insert(own.end(), search_flags().begin(), search_flags().end());
   CommandLine line = read_command_line(
       argc, argv, own,
@@ -110,7 +111,7 @@ int eval_command(int argc, const char* const* argv) {
       "summaries by ROUGE too.");
   const Json overrides = overrides_of(line);
   const BeamSearch search = taken_search(line);
-  Trained trained = load_run(line);
+  Trained trained = load_run(line, Reads::data);
   const TrainingRun& run = trained.run;
   const std::unique_ptr<TaskData> task_data = open_task_data(run);
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
@@ -134,6 +135,9 @@ int eval_command(int argc, const char* const* argv) {
                   {"part", part},
                   {"overrides", overrides},
                   {"unit", task_data->unit()}};
+  if (!trained.remarks.empty()) {
+    set(figures, "other_data", Json::Array(trained.remarks.begin(), trained.remarks.end()));
+  }
   set(figures, key_of(part, "bpb"), bits);
   if (const std::string* stride = line.value("--stride")) {
     score_windows(run, *task_data, part, *stride, figures);

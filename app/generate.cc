@@ -107,7 +107,8 @@ int generate_command(int argc, const char* const* argv) {
       {"--top-p", "sample.top_p", "draw from the fewest tokens that reach p"},
       {"--document", "", "encoder-decoders: a text to summarise, - for standard input"},
       {"--index", "sample.index", "encoder-decoders: summarise this article of --part, from 0"},
-      {"--part", "", "train, valid or test; without it valid"}};
+      {"--part", "", "train, valid or test; without it valid"},
+      other_data_flag};
   own.insert(own.end(), search_flags().begin(), search_flags().end());
   CommandLine line = read_command_line(
       argc, argv, own,
@@ -131,7 +132,8 @@ int generate_command(int argc, const char* const* argv) {
   check_ranges(to_json(o), ranges);
   require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
 
-  const Trained trained = load_run(line);
+  // An article of the data is one of what the run was trained with; given text needs the tokens.
+  const Trained trained = load_run(line, o.index >= 0 ? Reads::data : Reads::tokens);
   const Objective objective = trained.run.model->objective();
   require<NotImplemented>(objective != Objective::masked_token, "generate",
                           "{} predicts hidden bytes, not the next one; expected a decoder",

@@ -162,7 +162,8 @@ Tensor LabelData::logits(const std::vector<Sample>& samples, Pass pass) const {
 TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
   const int64_t batch = run_.config.batch;
   std::vector<Sample> samples;
-  for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {
+  const int64_t first = run_.samples_before(i);
+  for (int64_t row = first; row < first + batch; ++row) {
     samples.push_back(source_->training(row));
   }
   const Tensor labels = Tensor::from(labels_of(samples), {batch, source_->answers()}, run_.device);

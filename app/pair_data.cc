@@ -113,7 +113,7 @@ void PairData::prepare() {
 LossUnit PairData::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pairs("train")); }
 
 TaskData::Forward PairData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
-  const SequenceBatch b = batches_->at(i);
+  const SequenceBatch b = batches_->from_row(run_.samples_before(i));
   return {run_.model->sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
           b.counted};
 }

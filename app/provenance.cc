@@ -2,25 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
 
 #include "app/run.h"
 #include "core/build.h"
 #include "core/error.h"
 #include "data/data_sets.h"
+#include "data/io/files.h"
+#include "data/tasks.h"
 
 namespace longspan {
 namespace {
-
-Fingerprint data_fingerprint(const RunConfig& config) {
-  const DataSet& set = find_data_set(config.task);
-  if (is_generated(set.kind)) return {};
-  std::vector<std::string> paths;
-  for (const FoundFile& found : find_files(set, data_place(config))) {
-    if (std::filesystem::is_regular_file(found.path)) paths.push_back(found.path);
-  }
-  return fingerprint_of(paths);
-}
 
 /// Returns the instruction set of our kernels and, if it is used, the OpenBLAS version; or the
 /// device.
@@ -48,47 +43,176 @@ Members Provenance::values() const {
 }
 
 Provenance provenance_of(const RunConfig& config) {
-  return {.data = data_fingerprint(config),
+  return {.data = fingerprint_of_data(config),
           .tokens = identity_of_tokens(config),
           .processor = processor_of(config),
           .build = build_description()};
 }
 
-std::vector<std::string> compare_provenance(const Json& values, const Provenance& now,
-                                            const std::string& checkpoint, bool allowed) {
-  std::vector<std::string> remarks;
-  if (const Json* data = values.find("data")) {
-    const Fingerprint before{(*data)["bytes"].integer(), (*data)["xxh3"].string()};
-    const std::string& tokens = (*data)["tokens"].string();
-    if (!(before == now.data)) {
-      const std::string what = fmt::format(
-          "the data are others than those that {} was trained on: {} bytes with checksum {}, and "
-          "there {} with {}",
-          checkpoint, now.data.bytes, now.data.xxh3, before.bytes, before.xxh3);
-      require(allowed, "--resume", "{}; expected the same, or --other-data to go on with these",
-              what);
-      remarks.push_back(what);
+namespace {
+
+/// Calls visit("optimizer.lr", value) for every value of a configuration.
+void each_setting(const Json& config, const std::string& prefix,
+                  const std::function<void(const std::string&, const Json&)>& visit) {
+  for (const JsonMember& m : config.object()) {
+    if (m.value.is_object()) {
+      each_setting(m.value, prefix + m.name + ".", visit);
+    } else {
+      visit(prefix + m.name, m.value);
     }
-    require(allowed || tokens == now.tokens, "--resume",
-            "the tokens are {}, and those of {} {}; expected the same, or --other-data to go on "
-            "with these",
-            now.tokens, checkpoint, tokens);
   }
-  const std::string* processor = text_of(values, "processor");
+}
+
+/// Returns the section of a configuration with the options of a generated task; "" for others.
+std::string section_of(const RunConfig& config) {
+  for (const SampleTaskEntry& task : sample_tasks()) {
+    if (task.id == config.task) return std::string(task.section);
+  }
+  return {};
+}
+
+/// Whether a setting says what is generated.
+bool is_of_samples(const std::string& key, const std::string& section) {
+  if (section.empty()) return false;
+  if (key == "task") return true;
+  return key.starts_with(section + ".") && !key.ends_with(".held_out") &&
+         !key.ends_with(".positive_weight");
+}
+
+/// Returns the value "optimizer.lr" of a configuration, or null.
+const Json* value_of(const Json& config, std::string_view key) {
+  const Json* at = &config;
+  while (at != nullptr) {
+    const size_t dot = key.find('.');
+    at = at->find(key.substr(0, dot));
+    if (dot == std::string_view::npos) break;
+    key.remove_prefix(dot + 1);
+  }
+  return at;
+}
+
+/// Returns the keys of the settings that differ.
+std::vector<std::string> differing(const Before& before, RunConfig& now) {
+  std::vector<std::string> keys;
+  each_setting(to_json(now), "", [&](const std::string& key, const Json& value) {
+    const Json* old = before.find(key);
+    if (old != nullptr && !(*old == value)) keys.push_back(key);
+  });
+  return keys;
+}
+
+/// Returns "KEY is NOW, and was BEFORE".
+std::string line_of(const std::string& key, const Before& before, RunConfig& now) {
+  const Json values = to_json(now);
+  return fmt::format("{} is {}, and was {}", key, to_string(*value_of(values, key)),
+                     to_string(*before.find(key)));
+}
+
+/// Returns the shares of the splits that a run had; nothing if that is unknown.
+std::optional<Split> split_before(const Before& before, const RunConfig& now) {
+  const Json* old = before.find("split");
+  if (old == nullptr) return {};
+  RunConfig there;
+  there.task = now.task;
+  there.split = old->string();
+  return split_of(there);
+}
+
+std::string shares_of(const Split& s) { return fmt::format("{}/{}/{}", s.train, s.valid, s.test); }
+
+}  // namespace
+
+Before::Before(Json state, const std::string& run, std::string checkpoint)
+    : values(std::move(state)), path(std::move(checkpoint)) {
+  if (const Json* own = values.find("config")) {
+    config = *own;
+    return;
+  }
+  const std::string file = run + "/config.toml";
+  if (kind_of_path(file, "state") == PathKind::nothing) return;
+  RunConfig there = make_config(read_toml(file));
+  config = to_json(there);
+}
+
+const Json* Before::find(std::string_view key) const { return value_of(config, key); }
+
+std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Reads reads,
+                                        std::string_view op, bool allowed) {
+  std::vector<std::string> remarks;
+  const auto differ = [&](const std::string& what) {
+    require(allowed, op, "{}; expected the same, or --other-data to go on with these", what);
+    remarks.push_back(what);
+  };
+  const Json* data = before.values.find("data");
+  if (data != nullptr && reads == Reads::data) {
+    const Fingerprint there{(*data)["bytes"].integer(), (*data)["xxh3"].string()},
+        here = fingerprint_of_data(now);
+    // Earlier versions took no fingerprint of stories.
+    if (!(there == here) && (there.bytes > 0 || is_generated(find_data_set(now.task).kind))) {
+      differ(
+          fmt::format("the data are others than those that {} was trained on: {} bytes with "
+                      "checksum {}, and there {} with {}",
+                      before.path, here.bytes, here.xxh3, there.bytes, there.xxh3));
+    }
+  }
+  if (data != nullptr) {
+    const std::string &there = (*data)["tokens"].string(), here = identity_of_tokens(now);
+    const std::string name = now.tokenizer.empty() ? "" : fmt::format(" of {}", now.tokenizer);
+    if (!same_tokens(there, here)) {
+      differ(
+          fmt::format("the tokens{} are {}, and those of {} {}", name, here, before.path, there));
+    }
+  }
+  if (reads == Reads::tokens) return remarks;
+  const std::optional<Split> here = split_of(now), there = split_before(before, now);
+  if (here && there && !(*here == *there)) {
+    differ(
+        fmt::format("the split is {}, and that of {} {}: what it was trained on moves into "
+                    "another part",
+                    shares_of(*here), before.path, shares_of(*there)));
+  }
+  const std::string section = section_of(now);
+  for (const std::string& key : differing(before, now)) {
+    if (!is_of_samples(key, section)) continue;
+    differ(fmt::format("other samples are generated than for {}: {}", before.path,
+                       line_of(key, before, now)));
+  }
+  return remarks;
+}
+
+std::vector<std::string> compare_machines(const Before& before, const Provenance& now) {
+  std::vector<std::string> remarks;
+  const std::string* processor = text_of(before.values, "processor");
   if (processor != nullptr && *processor != now.processor) {
     remarks.push_back(
         fmt::format("{} was written with the instructions {}, and this process uses {}: the last "
                     "bits of what follows may differ from those of a run without interruption",
-                    checkpoint, *processor, now.processor));
+                    before.path, *processor, now.processor));
   }
-  const std::string* build = text_of(values, "build");
+  const std::string* build = text_of(before.values, "build");
   if (build != nullptr && *build != now.build) {
     remarks.push_back(fmt::format(
         "{} was written by another build ({}; this one: {}): the last bits of what follows may "
         "differ from those of a run without interruption",
-        checkpoint, *build, now.build));
+        before.path, *build, now.build));
   }
   return remarks;
+}
+
+std::vector<std::string> compare_settings(const Before& before, RunConfig& now) {
+  std::vector<std::string> lines;
+  for (const std::string& key : differing(before, now)) lines.push_back(line_of(key, before, now));
+  return lines;
+}
+
+std::vector<std::string> other_order(const Before& before, RunConfig& now) {
+  constexpr std::string_view of_rows[] = {"length", "seed", "documents", "gap_sentences",
+                                          "extracts.chunk"};
+  std::vector<std::string> keys = differing(before, now);
+  std::erase_if(keys, [&](const std::string& key) {
+    return std::find(std::begin(of_rows), std::end(of_rows), key) == std::end(of_rows);
+  });
+  return keys;
 }
 
 }  // namespace longspan

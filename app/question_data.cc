@@ -119,7 +119,7 @@ TaskData::Forward ChoiceData::forward(int64_t i, const SegmentMemory& /*memory*/
   std::vector<int64_t> answers;
   Forward f;
   for (int64_t b = 0; b < run_.config.batch; ++b) {
-    const int64_t item = item_of_row(i * run_.config.batch + b, size("train"), run_.config.seed);
+    const int64_t item = item_of_row(run_.samples_before(i) + b, size("train"), run_.config.seed);
     const ChoiceQuestion& q = questions_[0][static_cast<size_t>(item)];
     rows.push_back(windows(q));
     answers.push_back(q.answer);
@@ -265,7 +265,7 @@ SpanLogits SpanData::spans(const Rows& rows, Pass pass) const {
 TaskData::Forward SpanData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
   std::vector<Window> windows;
   for (int64_t b = 0; b < run_.config.batch; ++b) {
-    const int64_t item = item_of_row(i * run_.config.batch + b, size("train"), run_.config.seed);
+    const int64_t item = item_of_row(run_.samples_before(i) + b, size("train"), run_.config.seed);
     windows.push_back(window(items_[0][static_cast<size_t>(item)], 0));
   }
   const Rows rows = stacked(windows);

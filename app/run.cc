@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -107,41 +108,102 @@ namespace {
 /// The meaning of a run's token ids.
 struct TokenKind {
   std::string name;
-  std::string identity;  // equal strings mean equal ids
+  std::string identity;  // same_tokens()
 };
 
-TokenKind tokens_of(const RunConfig& c) {
+/// Returns the name of the tokenizer that a run reads, "" if there is none to be read.
+std::string tokenizer_of(const RunConfig& c) {
+  if (find_data_set(c.task).kind == DataKind::chars) return "char27";
+  return c.tokenizer == "bytes" ? "" : c.tokenizer;
+}
+
+std::string name_of_tokens(const RunConfig& c) {
   const DataSet& set = find_data_set(c.task);
-  const std::string tokenizer = set.kind == DataKind::chars ? "char27" : c.tokenizer;
-  if (!tokenizer.empty() && tokenizer != "bytes") {
-    return {tokenizer, fmt::format("{:x}", open_tokenizer(tokenizer)->hash())};
-  }
-  const auto plain = [](const std::string& name) { return TokenKind{name, name}; };
+  if (const std::string tokenizer = tokenizer_of(c); !tokenizer.empty()) return tokenizer;
   switch (set.kind) {
     case DataKind::bytes:
     case DataKind::documents:
     case DataKind::choices:
     case DataKind::trivia:
-      return plain("bytes");
+      return "bytes";
     case DataKind::words:
-      return plain(fmt::format("words of {}", set.id));
+      return fmt::format("words of {}", set.id);
     case DataKind::generated_labels:
     case DataKind::generated_tokens:
     case DataKind::generated_span:
     case DataKind::generated_documents:
-      return plain(c.generated->tokens());
+      return c.generated->tokens();
     case DataKind::promoters:
     case DataKind::profiles:
-      if (!c.tokenizer.empty()) return plain("bytes");
-      return plain(fmt::format("runs of {} bases", c.profiles.tokens.k));
+      if (!c.tokenizer.empty()) return "bytes";
+      return fmt::format("runs of {} bases", c.profiles.tokens.k);
     default:
-      return plain(fmt::format("{}s", unit_of(set.kind)));
+      return fmt::format("{}s", unit_of(set.kind));
   }
+}
+
+TokenKind tokens_of(const RunConfig& c) {
+  const std::string name = name_of_tokens(c), tokenizer = tokenizer_of(c);
+  if (!tokenizer.empty()) return {name, fmt::format("{:x}", open_tokenizer(tokenizer)->hash())};
+  if (find_data_set(c.task).kind != DataKind::words) return {name, name};
+  // The vocabulary is made of the training text.
+  const Fingerprint text = fingerprint_of_data(c);
+  return {name, fmt::format("{}: {} bytes with checksum {}, {} % of them", name, text.bytes,
+                            text.xxh3, split_of(c)->train)};
 }
 
 }  // namespace
 
+Fingerprint fingerprint_of_data(const RunConfig& config) {
+  const DataSet& set = find_data_set(config.task);
+  if (is_generated(set.kind)) return {};
+  std::vector<std::string> paths = paths_of(set, data_place(config));
+  std::erase_if(paths,
+                [](const std::string& path) { return !std::filesystem::is_regular_file(path); });
+  return fingerprint_of(paths);
+}
+
+std::optional<Split> split_of(const RunConfig& config) {
+  const DataSet& set = find_data_set(config.task);
+  if (is_generated(set.kind)) return {};
+  if (!config.split.empty()) return Split::parse(config.split);
+  return set.split.empty() ? Split{} : Split::parse(set.split);
+}
+
 std::string identity_of_tokens(const RunConfig& config) { return tokens_of(config).identity; }
+
+bool same_tokens(const std::string& stored, const std::string& now) {
+  return now == stored || (stored.starts_with("words of ") && now.starts_with(stored + ": "));
+}
+
+namespace {
+
+/// Throws ValueError unless the tokens of a run are those that the run in `from` was trained with:
+/// what its checkpoint says or, if that is of an earlier version, what its tokenizer is now.
+void require_tokens_of(const RunConfig& config, const RunConfig& there, const Json& values,
+                       const std::string& from) {
+  const TokenKind here = tokens_of(config), others = [&] {
+    if (const Json* data = values.find("data")) {
+      return TokenKind{name_of_tokens(there), (*data)["tokens"].string()};
+    }
+    try {
+      return tokens_of(there);
+    } catch (const Error& e) {
+      fail("--from", "what the tokens of {} are cannot be told: {}", from, e.what());
+    }
+  }();
+  const auto text = [&](const TokenKind& kind) {
+    return here.name == others.name && kind.name != kind.identity
+               ? fmt::format("{} ({})", kind.name, kind.identity)
+               : kind.name;
+  };
+  require(same_tokens(others.identity, here.identity), "--from",
+          "the tokens of this run are {}, and those of {} are {}, whose numbers stand for other "
+          "things; expected --tokenizer and data as there, or another run",
+          text(here), from, text(others));
+}
+
+}  // namespace
 
 Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
@@ -149,17 +211,7 @@ Started start_from_run(const TrainingRun& run) {
   require<IoError>(!checkpoint.empty(), "--from",
                    "{} holds no checkpoint; expected the folder of a trained run", start.from);
   const RunConfig there = make_config(read_toml(start.from + "/config.toml"));
-  const TokenKind here = tokens_of(run.config), others = [&] {
-    try {
-      return tokens_of(there);
-    } catch (const Error& e) {
-      fail("--from", "what the tokens of {} are cannot be told: {}", start.from, e.what());
-    }
-  }();
-  require(here.identity == others.identity, "--from",
-          "the tokens of this run are {}, and those of {} are {}, whose numbers stand for other "
-          "things; expected --tokenizer and data as there, or another run",
-          here.name, start.from, others.name);
+  require_tokens_of(run.config, there, read_values(checkpoint), start.from);
   const int64_t offset = position_offset(*run.config.model);
   require(position_offset(*there.model) == offset, "model.position_offset",
           "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),

@@ -9,6 +9,8 @@
 
 #include "app/run_config.h"
 #include "core/memory.h"
+#include "data/corpus.h"
+#include "data/io/bytes.h"
 #include "data/io/json.h"
 #include "models/model.h"
 #include "train/loss_unit.h"
@@ -22,12 +24,23 @@ struct TrainingRun {
   std::string out;  ///< the run folder
   Device device;
   std::unique_ptr<LanguageModel> model;
+  /// Where the order of the training data begins: at step `step`, before which `samples` samples
+  /// were read. Not at {0, 0} once a run has gone on with another batch, or its streams anew.
+  struct Origin {
+    int64_t step = 0, samples = 0;
+  } origin = {};
 
   /// Builds the model and applies threads, precision, device and memory limit. Parameters are
   /// initialized from the seed.
   TrainingRun(RunConfig config, std::string out);
 
   Generator generator() const { return Generator{config.seed}; }
+  /// Returns how many samples (segments, pairs, documents) were read before batch i of the run.
+  int64_t samples_before(int64_t i) const {
+    return origin.samples + (i - origin.step * config.accumulate) * config.batch;
+  }
+  /// Returns which segment of their streams a batch of the run has.
+  int64_t segment_of(int64_t i) const { return i / config.accumulate - origin.step; }
 };
 
 /// Builds the optimizer that a configuration names.
@@ -37,8 +50,20 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
 /// Returns the initial loss scale of a run: f16 needs one; f32 and bf16 do not.
 LossScale make_loss_scale(const RunConfig& config);
 
+/// Returns the fingerprint of all files of a run's task; empty for generated samples. Throws
+/// IoError.
+Fingerprint fingerprint_of_data(const RunConfig& config);
+
+/// Returns the shares of the splits of a run's task; generated tasks have none.
+std::optional<Split> split_of(const RunConfig& config);
+
 /// Returns a string that identifies the meaning of a run's token ids: equal strings mean equal ids.
+/// Reads the tokenizer or, if the vocabulary is made of the data, these.
 std::string identity_of_tokens(const RunConfig& config);
+
+/// Whether two such strings mean equal ids. Earlier versions stored "words of ID" without the text
+/// that the vocabulary was made of.
+bool same_tokens(const std::string& stored, const std::string& now);
 
 /// Copies the parameters of the newest checkpoint of the run in config.start.from into the model,
 /// by name (start_from() of models/convert.h). Returns the step of that checkpoint and the names of

@@ -129,13 +129,13 @@ TaskData::Forward TextData::forward(int64_t i, const SegmentMemory& memory, Pass
 }
 
 Tensor TextData::reset(int64_t i) const {
-  return streams() ? streams_->reset(i / run_.config.accumulate, run_.config.batch) : Tensor{};
+  return streams() ? streams_->reset(run_.segment_of(i), run_.config.batch) : Tensor{};
 }
 
 Batch TextData::batch_of(int64_t i) const {
   const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
-  if (!streams()) return batches_->at(i);
-  return streams_->at(i / accumulate, i % accumulate * batch, batch);
+  if (!streams()) return batches_->from_row(run_.samples_before(i));
+  return streams_->at(run_.segment_of(i), i % accumulate * batch, batch);
 }
 
 std::optional<Batch> TextData::batch(int64_t i) const {
@@ -228,8 +228,8 @@ SampleData::SampleData(const TrainingRun& run)
           "got {}; {} has {} tokens: expected {} or more", run.model->vocab(), run.config.task,
           expected, expected);
   const int64_t tokens = std::max<int64_t>(task_->shape().length, 1);
-  streams_.emplace([this](int64_t i) { return samples("train", i, 1)[0]; }, tokens,
-                   run.config.batch * run.config.accumulate,
+  const auto sample = [this](int64_t i) { return samples("train", run_.origin.samples + i, 1)[0]; };
+  streams_.emplace(sample, tokens, run.config.batch * run.config.accumulate,
                    run.model->memory_length() > 0 ? run.config.length : tokens, run.device);
 }
 
@@ -272,7 +272,7 @@ Tensor SampleData::answer_loss(const std::vector<Sample>& rows, const SpanLogits
 TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
   Forward f;
   if (finds_answers()) {
-    const std::vector<Sample> rows = samples("train", i * run_.config.batch, run_.config.batch);
+    const std::vector<Sample> rows = samples("train", run_.samples_before(i), run_.config.batch);
     for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
     f.losses.loss = answer_loss(rows, spans(rows, pass));
     f.counted = run_.config.batch;
@@ -286,7 +286,7 @@ TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pa
 }
 
 Tensor SampleData::reset(int64_t i) const {
-  return streams() ? streams_->reset(i / run_.config.accumulate, run_.config.batch) : Tensor{};
+  return streams() ? streams_->reset(run_.segment_of(i), run_.config.batch) : Tensor{};
 }
 
 int64_t SampleData::segments() const { return finds_answers() ? 1 : streams_->segments(); }
@@ -294,7 +294,7 @@ int64_t SampleData::segments() const { return finds_answers() ? 1 : streams_->se
 /// Batch k of a step reads the k-th part of the streams.
 Batch SampleData::batch_of(int64_t i) const {
   const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
-  return streams_->at(i / accumulate, i % accumulate * batch, batch);
+  return streams_->at(run_.segment_of(i), i % accumulate * batch, batch);
 }
 
 void SampleData::each_segment(

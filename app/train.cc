@@ -14,11 +14,6 @@
 namespace longspan {
 namespace {
 
-bool is_on(const CommandLine& line, std::string_view flag) {
-  const std::string* value = line.value(flag);
-  return value != nullptr && *value == "true";
-}
-
 Beginning beginning_of(const CommandLine& line) {
   const std::string* folder = line.value("--out");
   require(folder != nullptr && !folder->empty(), "train",

@@ -70,6 +70,26 @@ NamedNumbers numbers_of(const Json& members) {
   return all;
 }
 
+/// Returns the memory of streams that begin, for each batch of a step.
+std::vector<SegmentMemory> empty_memories(const LanguageModel& model, int64_t batches,
+                                          int64_t batch) {
+  std::vector<SegmentMemory> all;
+  for (int64_t i = 0; i < batches; ++i) all.push_back(model.empty_memory(batch));
+  return all;
+}
+
+/// The samples of a step.
+struct Sizes {
+  int64_t batch = 0, accumulate = 0;
+};
+
+/// Returns the sizes that a run had, or those that it has if that is unknown.
+Sizes sizes_of(const Before& before, const RunConfig& now) {
+  const Json *batch = before.find("batch"), *accumulate = before.find("accumulate");
+  return {batch != nullptr ? batch->integer() : now.batch,
+          accumulate != nullptr ? accumulate->integer() : now.accumulate};
+}
+
 /// Returns "nan" whatever its sign, "inf" or "-inf".
 std::string nonfinite_text(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
@@ -87,9 +107,7 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   data->prepare();
   state = named_state(*run.model);
   optimizer = make_optimizer(c.optimizer, named_parameters(*run.model));
-  for (int64_t i = 0; data->streams() && i < c.accumulate; ++i) {
-    memories.push_back(run.model->empty_memory(c.batch));
-  }
+  if (data->streams()) memories = empty_memories(*run.model, c.accumulate, c.batch);
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
   unit = data->loss_unit();
@@ -106,6 +124,11 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
 }
 
 void Prepared::restore(double planned_seconds) {
+  const Before before(read_values(beginning.checkpoint), beginning.out, beginning.checkpoint);
+  if (!memories.empty()) {
+    const Sizes old = sizes_of(before, run.config);
+    memories = empty_memories(*run.model, old.accumulate, old.batch);
+  }
   TensorList all = progress();
   const TensorList waits = waiting_tensors();
   all.insert(all.end(), waits.begin(), waits.end());
@@ -114,9 +137,8 @@ void Prepared::restore(double planned_seconds) {
   loss_scale.restore(values);
   require_finite(beginning.out, beginning.checkpoint, state,
                  loss_scale.adapts() ? progress() : all);
-  remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
+  go_on_after(before);
   wait_for_update(values, waits);
-  begin_streams_anew(values);
   if (const Json* last = values.find("figures")) figures = *last;
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);
   if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
@@ -170,14 +192,43 @@ void Prepared::wait_for_update(const Json& values, const TensorList& tensors) {
   }
 }
 
-void Prepared::begin_streams_anew(const Json& values) {
-  const Json* before = memories.empty() ? nullptr : values.find("segment");
-  const RunConfig& c = run.config;
-  if (before == nullptr || before->integer() == c.length) return;
-  for (SegmentMemory& memory : memories) memory = run.model->empty_memory(c.batch);
-  remarks.push_back(fmt::format(
-      "the streams begin anew, since they were read in segments of {} tokens and now are in {}",
-      before->integer(), c.length));
+void Prepared::go_on_after(const Before& before) {
+  RunConfig& c = run.config;
+  const Sizes old = sizes_of(before, c);
+  const std::vector<std::string> others =
+      compare_inputs(before, c, Reads::data, "--resume", beginning.other_data);
+  remarks = compare_settings(before, c);
+  remarks.insert(remarks.end(), others.begin(), others.end());
+  for (std::string& line : compare_machines(before, provenance)) remarks.push_back(std::move(line));
+
+  std::vector<std::string> changed = other_order(before, c);
+  if (!others.empty()) changed.emplace_back("the data");
+  const Json* segment = before.values.find("segment");  // of earlier versions, for streams
+  if (changed.empty() && segment != nullptr && segment->integer() != c.length) {
+    changed.emplace_back("length");
+  }
+  const bool other_steps = old.batch != c.batch || old.accumulate != c.accumulate;
+  const Json *samples = before.values.find("samples"), *origin = before.values.find("origin");
+  const int64_t read =
+      samples != nullptr ? samples->integer() : at.step * old.batch * old.accumulate;
+  if (origin != nullptr) run.origin = {(*origin)["step"].integer(), (*origin)["samples"].integer()};
+  if (other_steps || (!memories.empty() && !changed.empty())) run.origin = {at.step, read};
+  if (!memories.empty()) {
+    if (other_steps) changed.emplace_back("the batch of a step");
+    if (changed.empty()) return;
+    memories = empty_memories(*run.model, c.accumulate, c.batch);
+    remarks.push_back(
+        fmt::format("the streams begin anew, with empty memories, at the beginning of their parts "
+                    "of the data, since other than before are: {}",
+                    fmt::join(changed, ", ")));
+  } else if (!changed.empty()) {
+    remarks.push_back(
+        fmt::format("the samples are others, or in another order, so that some of this epoch may "
+                    "be read again or left out, since other than before are: {}",
+                    fmt::join(changed, ", ")));
+  } else if (other_steps) {
+    remarks.push_back(fmt::format("the training data go on after the {} samples read", read));
+  }
 }
 
 TensorList Prepared::progress() const {
@@ -484,7 +535,10 @@ void Training::save() {
   }
   values.emplace_back("schedule", learning_rate_.state().value());
   for (const JsonMember& m : p_.provenance.values()) values.push_back(m);
-  if (!p_.memories.empty()) values.emplace_back("segment", c_.length);
+  const TrainingRun::Origin& origin = p_.run.origin;
+  values.emplace_back("samples", p_.run.samples_before(at_.step * c_.accumulate));
+  values.emplace_back("origin", Members{{"step", origin.step}, {"samples", origin.samples}});
+  values.emplace_back("config", to_json(p_.run.config));
   // Gradients in f16 may overflow before the update that is then left out.
   checkpoints_.save(at_.step, values, rate_, p_.loss_scale.adapts() ? waiting() : TensorList{});
 }

@@ -71,9 +71,9 @@ struct Prepared {
   TensorList waiting_tensors() const;
   /// Goes on between two updates with these tensors.
   void wait_for_update(const Json& values, const TensorList& tensors);
-  /// Empties the memories of streams that were read in segments of another length: what they would
-  /// read next is elsewhere in the text.
-  void begin_streams_anew(const Json& values);
+  /// Goes on in the training data after the samples that were read, and says what has changed.
+  /// Streams of other samples, or in other batches, begin anew: their memories do not fit.
+  void go_on_after(const Before& before);
 };
 
 /// The training loop of `longspan train`, with its checkpoints, validations, log and pictures.

@@ -260,10 +260,15 @@ int64_t SegmentBatches::window_begin(int64_t row) const {
 
 Batch SegmentBatches::at(int64_t step) const {
   require(step >= 0, "data", "step {} is negative", step);
+  return from_row(step * batch_);
+}
+
+Batch SegmentBatches::from_row(int64_t first) const {
+  require(first >= 0, "data", "row {} is negative", first);
   Rows rows(batch_, length_);
   const Generator masks = Generator{options_.seed}.fork("mask").fork(part_.split);
   for (int64_t b = 0; b < batch_; ++b) {
-    const int64_t row = step * batch_ + b;
+    const int64_t row = first + b;
     fill(rows, b, part_, window_begin(row), options_, masks.fork(static_cast<uint64_t>(row)));
   }
   return rows.batch(options_.device);

@@ -151,6 +151,8 @@ class SegmentBatches {
 
   /// Returns the batch of any step, in constant time.
   Batch at(int64_t step) const;
+  /// Returns rows row to row + B - 1 of the run as a batch.
+  Batch from_row(int64_t row) const;
   /// Returns at(position()) and advances the position.
   Batch next() { return at(position_++); }
   int64_t position() const { return position_; }

@@ -601,6 +601,20 @@ std::string missing_files(const DataSet& set, const DataPlace& place) {
   return fmt::format("{} lacks {}, plain or with .gz, in {}", set.id, names, place_of(set, place));
 }
 
+std::vector<std::string> paths_of(const DataSet& set, const DataPlace& place) {
+  const std::string problem = missing_files(set, place);
+  require<IoError>(problem.empty(), "data", "{}", problem);
+  const std::string at = place_of(set, place);
+  std::vector<std::string> all;
+  for (int part = 0; part < 3 && has_stories(set, at); ++part) {
+    for (const std::string& path : stories_of(at, part, Split{})) all.push_back(path);
+  }
+  for (const FoundFile& found : find_files(set, place)) {
+    if (!found.path.empty()) all.push_back(found.path);
+  }
+  return all;
+}
+
 const CorpusPart& Corpus::part(std::string_view name) const {
   require(name == "train" || name == "valid" || name == "test", "--part",
           "got \"{}\"; expected train, valid or test", name);

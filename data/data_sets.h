@@ -91,6 +91,10 @@ std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place);
 /// searched), or an empty string.
 std::string missing_files(const DataSet& set, const DataPlace& place);
 
+/// Returns every file that a data set is read from, in order: those of find_files(), or the stories
+/// of a folder. Throws IoError with missing_files().
+std::vector<std::string> paths_of(const DataSet& set, const DataPlace& place);
+
 /// A data set in three splits.
 struct Corpus {
   std::string id;

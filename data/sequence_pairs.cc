@@ -187,9 +187,13 @@ SequenceBatches::SequenceBatches(std::vector<SequencePair> pairs, int64_t batch,
 
 SequenceBatch SequenceBatches::at(int64_t step) const {
   require(step >= 0, kOp, "step {} is negative", step);
+  return from_row(step * batch_);
+}
+
+SequenceBatch SequenceBatches::from_row(int64_t first) const {
   std::vector<const SequencePair*> rows;
   for (int64_t b = 0; b < batch_; ++b) {
-    rows.push_back(&pairs_[static_cast<size_t>(item_of_row(step * batch_ + b, size(), seed_))]);
+    rows.push_back(&pairs_[static_cast<size_t>(item_of_row(first + b, size(), seed_))]);
   }
   return stack(rows, ids_, device_);
 }

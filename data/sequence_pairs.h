@@ -90,6 +90,8 @@ class SequenceBatches {
 
   /// Returns the batch of any step, in constant time.
   SequenceBatch at(int64_t step) const;
+  /// Returns rows row to row + B - 1 of the run as a batch.
+  SequenceBatch from_row(int64_t row) const;
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
 
  private:

@@ -224,8 +224,10 @@ void DocumentData::each_masked(const std::string& part,
 TaskData::Forward DocumentData::forward(int64_t i, const SegmentMemory& /*memory*/,
                                         Pass pass) const {
   std::vector<TokenDocument> batch;
-  const int64_t rows = run_.config.batch;
-  for (int64_t row = i * rows; row < (i + 1) * rows; ++row) batch.push_back(training_item(row));
+  const int64_t first = run_.samples_before(i);
+  for (int64_t row = first; row < first + run_.config.batch; ++row) {
+    batch.push_back(training_item(row));
+  }
   const Generator masks = Generator{run_.config.seed}.fork("masks").fork(static_cast<uint64_t>(i));
   Loss loss = loss_of(batch, masks, pass);
   return {std::move(loss.losses), loss.tokens, loss.counted};

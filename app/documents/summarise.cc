@@ -33,7 +33,8 @@ int summarise_command(int argc, const char* const* argv) {
                       {"--step", "", "step of the checkpoint; without it the newest"},
                       {"--sentences", "extracts.take.sentences", "most sentences of an extract"},
                       {"--words", "extracts.take.words", "most words of an extract; 0: any number"},
-                      {"--scores", "", "print the score and the place of each sentence too", true}};
+                      {"--scores", "", "print the score and the place of each sentence too", true},
+                      other_data_flag};
   CommandLine line = read_command_line(
       argc, argv, own,
       "longspan summarise --out DIR FILE...: the sentences that a trained model chooses of texts, "
@@ -43,7 +44,7 @@ int summarise_command(int argc, const char* const* argv) {
   require(!line.others.empty(), "summarise",
           "got no text; expected files, or - for standard input");
   const bool with_scores = line.value("--scores") != nullptr;
-  const Trained trained = load_run(line);
+  const Trained trained = load_run(line, Reads::tokens);
   const TrainingRun& run = trained.run;
   const DocumentModel* model = run.model->as_document_model();
   require<NotImplemented>(model != nullptr && model->labels() == 2, "summarise",

@@ -187,36 +187,71 @@ TEST(StreamsOfARun, ResumeWithTheSameBits) {
     EXPECT_FALSE(read_bytes(whole / name).empty());
     EXPECT_EQ(read_bytes(whole / name), read_bytes(parts / name)) << name;
   }
-  // Streams of another batch cannot go on where these ended.
-  RunConfig other = config_of(folder, 2);
-  other.batch = 4;
-  const std::string message = message_of<IoError>(
-      [&] { train(std::move(other), parts.path(), parts / "checkpoints/step-5"); });
-  EXPECT_TRUE(contains(message, "memory.0.layers.0.states")) << message;
 }
 
-// Step 5 of segments of another length is elsewhere in the text than the memory's tokens.
-TEST(StreamsOfARun, BeginAnewInSegmentsOfAnotherLength) {
+// What streams in other segments, in other batches, or of other data would read next is not what
+// follows the tokens of their memories. They begin anew, and go on from there with the same bits.
+TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
   const Folder folder, out;
-  RunConfig config = config_of(folder);
+  RunConfig config = config_of(folder, 2);
   config.save_every = 5;
   train(std::move(config), out.path());
   const std::string at = out / "checkpoints/step-5";
-  const auto resumed = [&](int64_t length) {
-    RunConfig c = config_of(folder);
-    c.length = length;
-    return Prepared({.out = out.path(), .checkpoint = at, .newest = at, .resume = true},
-                    {.config = std::move(c)});
+  const auto copied = [](const std::string& from, const std::string& run, int64_t step) {
+    std::filesystem::create_directories(run + "/checkpoints");
+    const std::string path = checkpoint_path(run, step);
+    std::filesystem::copy(from, path, std::filesystem::copy_options::recursive);
+    return path;
   };
-  const Prepared same = resumed(6), other = resumed(4);
-  EXPECT_TRUE(same.remarks.empty());
-  ASSERT_EQ(other.remarks.size(), 1u);
-  EXPECT_EQ(
-      other.remarks[0],
-      "the streams begin anew, since they were read in segments of 6 tokens and now are in 4");
-  const std::vector<SegmentMemory> empty{other.run.model->empty_memory(3)};
-  EXPECT_EQ(values_of(other.memories), values_of(empty));
-  EXPECT_NE(values_of(same.memories), values_of(empty));
+  const auto with = [&](int64_t length, int64_t batch, int64_t accumulate, uint64_t seed) {
+    RunConfig c = config_of(folder, accumulate);
+    c.length = length;
+    c.batch = batch;
+    c.seed = seed;
+    c.save_every = 1;
+    return c;
+  };
+  const auto prepared = [&](RunConfig c, const std::string& checkpoint) {
+    return Prepared(
+        {.out = out.path(), .checkpoint = checkpoint, .newest = checkpoint, .resume = true},
+        {.config = std::move(c)});
+  };
+  const Prepared same = prepared(with(6, 3, 2, 1), at);
+  EXPECT_NE(values_of(same.memories), values_of({same.run.model->empty_memory(3)}));
+  EXPECT_EQ(same.remarks, std::vector<std::string>{"save_every is 1, and was 5"});
+  const std::tuple<int64_t, int64_t, int64_t, uint64_t, const char*> cases[] = {
+      {4, 3, 2, 1, "length"},
+      {6, 4, 2, 1, "the batch of a step"},
+      {6, 3, 1, 1, "the batch of a step"},
+      {6, 3, 2, 2, "seed"}};
+  for (const auto& [length, batch, accumulate, seed, what] : cases) {
+    const Prepared other = prepared(with(length, batch, accumulate, seed), at);
+    EXPECT_EQ(other.remarks.back(),
+              fmt::format("the streams begin anew, with empty memories, at the beginning of their "
+                          "parts of the data, since other than before are: {}",
+                          what));
+    std::vector<SegmentMemory> empty;
+    for (int64_t i = 0; i < accumulate; ++i) empty.push_back(other.run.model->empty_memory(batch));
+    EXPECT_EQ(values_of(other.memories), values_of(empty));
+    const TrainingRun fresh(with(length, batch, accumulate, seed), "");
+    const auto data = open_task_data(fresh);
+    data->prepare();
+    for (int64_t i = 0; i < 3 * accumulate; ++i) {
+      EXPECT_TRUE(same_bits(other.data->batch(5 * accumulate + i)->tokens, data->batch(i)->tokens));
+    }
+    EXPECT_TRUE(other.data->reset(5 * accumulate));
+    EXPECT_FALSE(other.data->reset(6 * accumulate));
+
+    const Folder whole, parts;
+    train(with(length, batch, accumulate, seed), whole.path(), copied(at, whole.path(), 5));
+    train(with(length, batch, accumulate, seed), parts.path(),
+          copied(whole / "checkpoints/step-6", parts.path(), 6));
+    for (const char* file : {"model", "optimizer"}) {
+      const std::string name = fmt::format("checkpoints/step-8/{}.safetensors", file);
+      EXPECT_FALSE(read_bytes(whole / name).empty());
+      EXPECT_EQ(read_bytes(whole / name), read_bytes(parts / name)) << what;
+    }
+  }
 }
 
 TEST(StreamsOfARun, NeedTheMemoryThatWasPredicted) {

@@ -112,6 +112,10 @@ TEST_F(Promoters, AreToldFromOtherSequences) {
 
 TEST_F(Promoters, GoOnBitwise) { expect_same_bits(training()); }
 
+TEST_F(Promoters, AreReadOnceInOtherBatches) {
+  expect_each_sample_once(training({"--set", "model.dropout=0"}), folder.path());
+}
+
 TEST_F(Promoters, AreReadThroughATokenizer) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += i % 3 == 0 ? "ACGTAAC\n" : "TTGCAAAN\n";
@@ -330,6 +334,10 @@ TEST_F(WikiHop, StartsFromMaskedTokens) {
 
 TEST_F(WikiHop, GoesOnBitwise) { expect_same_bits(training("longformer")); }
 
+TEST_F(WikiHop, IsReadOnceInOtherBatches) {
+  expect_each_sample_once(training("longformer", {"--set", "model.dropout=0"}), folder.path());
+}
+
 TEST_F(WikiHop, SaysWhatIsWrong) {
   const std::string out = folder / "run";
   const auto with = [&](const std::vector<std::string>& more) {
@@ -453,6 +461,11 @@ TEST_F(TriviaQa, AccumulatesWhatHasAnAnswer) {
   ASSERT_EQ(whole.size(), 4u);
   ASSERT_EQ(cut.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(cut[i], whole[i], 1e-4) << i;
+}
+
+TEST_F(TriviaQa, IsReadOnceInOtherBatches) {
+  expect_each_sample_once(training("longformer", {"--set", "model.dropout=0", "--seed", "2"}),
+                          folder.path());
 }
 
 TEST_F(TriviaQa, GoesOnBitwise) { expect_same_bits(training("longformer", {"--batch", "1"})); }

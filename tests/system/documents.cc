@@ -137,6 +137,35 @@ TEST_F(DocumentRuns, GoOnBitwiseWhereTheyStopped) {
   }
 }
 
+TEST_F(DocumentRuns, AreReadOnceInOtherBatches) {
+  expect_each_sample_once(training("hibert:labels", folder / "", {"--set", "model.dropout=0"}),
+                          folder.path());
+}
+
+TEST_F(DocumentRuns, AreSummarisedWithTheTokensTheyWereTrainedWith) {
+  const std::string out = folder / "run", model = folder / "t.model", text = folder / "text";
+  const auto tokenizer = [&](const std::string& words) {
+    write(text, words);
+    must({"tokens", "train", "--data", "bytes=" + text, "--kind", "bpe", "--vocabulary", "300",
+          "--out", model});
+  };
+  const std::string words = [] {
+    std::string all;
+    for (int i = 0; i < 200; ++i) all += i % 3 == 0 ? "then it came\n" : "no more of it\n";
+    return all;
+  }();
+  tokenizer(words);
+  must(training("hibert:labels", out,
+                {"--steps", "2", "--tokenizer", model, "--set", "model.vocab=310"}));
+  must({"summarise", "--out", out, text});
+  tokenizer(std::string(words.rbegin(), words.rend()));
+  const Outcome o = run({"summarise", "--out", out, text});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("the tokens of " + model + " are "), std::string::npos) << o.err;
+  EXPECT_NE(must({"summarise", "--out", out, "--other-data", text}).err.find("the tokens of "),
+            std::string::npos);
+}
+
 TEST_F(DocumentRuns, MemoryIsPredicted) {
   const std::string text = must({"memory", "--model", "hibert", "--length", "96"}).out;
   EXPECT_NE(text.find("hibert: 2 layers, 96 tokens x 16"), std::string::npos) << text;

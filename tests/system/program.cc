@@ -1,6 +1,7 @@
 #include "tests/system/program.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -13,11 +14,19 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "data/io/json.h"
+#include "train/log.h"
 
 namespace longspan::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::vector<std::string> joined(std::vector<std::string> all,
+                                const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 void limit(int what, int64_t bytes) {
   if (bytes < 0) return;
@@ -114,6 +123,30 @@ std::string Program::output() const { return read(out_path_) + read(err_path_); 
 Outcome run(const Start& start) { return Program(start).wait(); }
 
 Outcome run(std::vector<std::string> arguments) { return run(Start{std::move(arguments)}); }
+
+void expect_each_sample_once(const std::vector<std::string>& training, const std::string& folder) {
+  const auto losses = [&](const std::string& out, const std::vector<std::string>& more) {
+    const Outcome o =
+        run(joined(joined(training, {"--lr", "0", "--log-every", "1", "--out", out}), more));
+    EXPECT_EQ(o.code, 0) << o.err;
+    std::vector<std::string> all;
+    for (const Json& row : read_rows(out + "/metrics.jsonl")) {
+      if (const Json* loss = row.find("loss")) all.push_back(to_string(*loss));
+    }
+    return all;
+  };
+  // 10 samples in five steps of one and one, then two steps of five.
+  const std::string whole = folder + "/five", parts = folder + "/two and five";
+  const std::vector<std::string> five{"--batch", "5", "--set", "accumulate=1"};
+  const std::vector<std::string> expected = losses(whole, joined(five, {"--steps", "4"}));
+  losses(parts, {"--batch", "1", "--set", "accumulate=2", "--steps", "5"});
+  const std::vector<std::string> found = losses(parts, joined(five, {"--steps", "7", "--resume"}));
+  ASSERT_EQ(expected.size(), 4u);
+  ASSERT_EQ(found.size(), 7u);
+  EXPECT_EQ(found[5], expected[2]);
+  EXPECT_EQ(found[6], expected[3]);
+  EXPECT_NE(found[5], found[6]);  // samples differ
+}
 
 Folder::Folder() {
   std::string name = (fs::temp_directory_path() / "longspan-test-XXXXXX").string();

@@ -62,6 +62,11 @@ class Program {
 Outcome run(std::vector<std::string> arguments);
 Outcome run(const Start& start);
 
+/// Expects that a run which goes on with another batch and accumulation reads each sample once: the
+/// losses of its steps are, to the bit, those of a run that has always had them. `training` has the
+/// arguments of a small run without dropout.
+void expect_each_sample_once(const std::vector<std::string>& training, const std::string& folder);
+
 /// A new folder that its destructor removes.
 class Folder {
  public:

@@ -395,7 +395,7 @@ TEST_F(RunFolders, AreScoredOnDataWithAnyName) {
   const std::string out = folder / "run", other = folder / "caf\xe9.txt";
   must(train(out, {"--steps", "2"}));
   write(other, some_text(20'000));
-  const Outcome o = must({"eval", "--out", out, "--data", "bytes=" + other});
+  const Outcome o = must({"eval", "--out", out, "--data", "bytes=" + other, "--other-data"});
   EXPECT_NE(o.last_line().find("a name that is not UTF-8"), std::string::npos) << o.last_line();
   EXPECT_EQ(read(out + "/evals.jsonl"), o.last_line() + "\n");
 }
@@ -448,6 +448,172 @@ TEST_F(RunFolders, KnowTheirData) {
   EXPECT_NE(o.err.find("the data are others"), std::string::npos) << o.err;
   refused({"train", "--out", out, "--resume", "--steps", "8", "--data", "bytes=" + text},
           "--other-data");
+}
+
+// What the commands read besides parameters must be what the run was trained with.
+TEST_F(RunFolders, AreReadWithTheTokensTheyWereTrainedWith) {
+  const std::string out = folder / "run", model = folder / "t.model";
+  const auto tokenizer = [&](const std::string& from) {
+    must({"tokens", "train", "--data", "bytes=" + from, "--kind", "bpe", "--vocabulary", "320",
+          "--out", model});
+  };
+  tokenizer(text);
+  const Words tokens = {"--tokenizer", model, "--set", "model.vocab=320"};
+  must(train(out, Words{"--steps", "4"} + tokens));
+  const Words commands[] = {{"eval", "--out", out},
+                            {"generate", "--out", out, "--tokens", "3"},
+                            {"draw", "--out", out},
+                            {"train", "--out", out, "--resume", "--steps", "5"},
+                            train(folder / "other", Words{"--steps", "2", "--from", out} + tokens)};
+  for (const Words& command : commands) {
+    if (command[0] != "train") must(command);
+  }
+  std::string turned = read(text);
+  for (char& c : turned)
+    c = c >= 'a' && c <= 'z' ? static_cast<char>('a' + (c - 'a' + 13) % 26) : c;
+  write(folder / "turned", turned);
+  tokenizer(folder / "turned");
+  const auto before = contents(out);
+  for (const Words& command : commands) {
+    const bool from = command[0] == "train" && command[3] != "--resume";
+    refused(command, from ? "--from: the tokens of this run are " + model + " ("
+                          : "the tokens of " + model + " are ");
+    EXPECT_EQ(contents(out), before) << command[0];
+  }
+  const Outcome o = must({"eval", "--out", out, "--other-data"});
+  EXPECT_NE(o.err.find("the tokens of " + model), std::string::npos) << o.err;
+  EXPECT_NE(o.last_line().find("\"other_data\":[\"the tokens of "), std::string::npos)
+      << o.last_line();
+  must({"generate", "--out", out, "--tokens", "3", "--other-data"});
+  must({"draw", "--out", out, "--other-data"});
+}
+
+// The vocabulary of words is made of the text.
+TEST_F(RunFolders, AreReadWithTheWordsTheyWereTrainedWith) {
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "w" + std::to_string(i * i % 37) + (i % 9 ? " " : "\n");
+  write(text, words);
+  const std::string out = folder / "run";
+  const Words tokens = {"--task", "words", "--data", "words=" + text, "--set", "model.vocab=64"};
+  must(train(out, Words{"--steps", "4"} + tokens));
+  EXPECT_EQ(must({"eval", "--out", out}).last_line().find("other_data"), std::string::npos);
+  for (char& c : words) c = c == '3' ? '4' : c == '4' ? '3' : c;
+  write(text, words);
+  const auto before = contents(out);
+  refused({"eval", "--out", out}, "the data are others than those that");
+  refused({"draw", "--out", out}, "the data are others than those that");
+  refused({"train", "--out", out, "--resume", "--steps", "5"}, "the data are others");
+  refused(train(folder / "other", Words{"--steps", "2", "--from", out} + tokens),
+          "the tokens of this run are words of words (words of words: ");
+  EXPECT_EQ(contents(out), before);
+  // A checkpoint of an earlier version has the name alone.
+  rewrite_values(checkpoint_path(out, 4), [](Members& values) {
+    Members data = Json(values)["data"].object();
+    set(data, "tokens", "words of words");
+    set(values, "data", Json(data));
+  });
+  must(train(folder / "other", Words{"--steps", "2", "--from", out} + tokens));
+}
+
+TEST_F(RunFolders, AreScoredOnTheirDataAndSplit) {
+  const std::string out = folder / "run", other = folder / "other.txt";
+  must(train(out, {"--steps", "4"}));
+  write(other, read(text) + "more");
+  const std::string line = "the data are others than those that " + checkpoint_path(out, 4);
+  for (const Words& command : {Words{"eval", "--out", out}, Words{"draw", "--out", out}}) {
+    refused(command + Words{"--data", "bytes=" + other}, line);
+    EXPECT_NE(must(command + Words{"--data", "bytes=" + other, "--other-data"}).err.find(line),
+              std::string::npos);
+  }
+  EXPECT_NE(read(out + "/evals.jsonl").find("\"other_data\":[\"the data are others"),
+            std::string::npos);
+  must({"generate", "--out", out, "--tokens", "2", "--data", "bytes=" + (folder / "nowhere")});
+  // What was trained on must not move into validation.
+  const std::string split = "the split is 80/10/10, and that of " + checkpoint_path(out, 4) +
+                            " 90/5/5: what it was trained on moves into another part";
+  for (const Words& command : {Words{"eval", "--out", out}, Words{"draw", "--out", out},
+                               Words{"train", "--out", out, "--resume", "--steps", "5"}}) {
+    refused(command + Words{"--split", "80/10/10"}, split);
+    must(command + Words{"--split", "90/5/5"});
+  }
+  EXPECT_NE(must({"train", "--out", out, "--resume", "--steps", "6", "--split", "70/15/15",
+                  "--other-data"})
+                .err.find("the split is 70/15/15, and that of "),
+            std::string::npos);
+  must({"eval", "--out", out});
+  refused({"eval", "--out", out, "--step", "5"}, "the split is 70/15/15, and that of ");
+  // A run that was killed before its first checkpoint with another split has it in config.toml.
+  std::string config = read(out + "/config.toml");
+  config.replace(config.find("split = \"70/15/15\""), 18, "split = \"50/25/25\"");
+  write(out + "/config.toml", config);
+  refused({"train", "--out", out, "--resume", "--steps", "7"}, "the split is 50/25/25, and that");
+}
+
+TEST_F(RunFolders, AreScoredOnTheSamplesTheyWereTrainedOn) {
+  const std::string out = folder / "run";
+  must({"train", "--model", "transformer:tiny", "--task", "period", "--set", "period.period=10",
+        "--set", "model.vocab=64", "--length", "30", "--batch", "2", "--steps", "3", "--set",
+        "period.held_out=4", "--out", out});
+  must({"eval", "--out", out, "--set", "period.held_out=8"});
+  refused({"eval", "--out", out, "--set", "period.period=12"},
+          "other samples are generated than for " + checkpoint_path(out, 3) +
+              ": period.period is 12, and was 10");
+  refused({"train", "--out", out, "--resume", "--steps", "4", "--set", "period.period=12"},
+          "period.period is 12, and was 10");
+  must({"eval", "--out", out, "--set", "period.period=12", "--other-data"});
+}
+
+TEST_F(RunFolders, SayEverySettingThatChanges) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "4"}));
+  const Outcome o = must({"train", "--out", out, "--resume", "--steps", "6", "--batch", "3",
+                          "--seed", "2", "--set", "model.dropout=0.1", "--length", "8"});
+  for (const char* line :
+       {"\nsteps is 6, and was 4\n", "\nbatch is 3, and was 2\n", "\nseed is 2, and was 1\n",
+        "\nlength is 8, and was 16\n", "\nmodel.dropout is 0.1, and was 0.0\n",
+        "\nthe samples are others, or in another order, so that some of this epoch may be read "
+        "again or left out, since other than before are: length, seed\n"}) {
+    EXPECT_NE(o.err.find(line), std::string::npos) << line << o.err;
+  }
+  const Json values = read_values(checkpoint_path(out, 6));
+  EXPECT_EQ(values["samples"].integer(), 4 * 2 + 2 * 3);
+  EXPECT_EQ(values["config"]["batch"].integer(), 3);
+}
+
+TEST_F(RunFolders, ReadEachSampleOnceInOtherBatches) {
+  expect_each_sample_once(train(folder / "", {}), folder / "next");
+  expect_each_sample_once(
+      train(folder / "", {"--model", "transformer:encoder", "--set", "model.vocab=257"}),
+      folder / "hidden");
+  for (const Words& model :
+       {Words{"--model", "transformer:tiny", "--task", "duplicate", "--set", "model.vocab=16",
+              "--length", "14"},
+        Words{"--model", "bigbird:motif", "--task", "motif-dna", "--length", "64", "--layers", "1",
+              "--set", "motifs.nearest=20"},
+        Words{"--model", "longformer", "--task", "needle-qa", "--length", "64", "--layers", "1",
+              "--set", "model.span_head=true", "--set", "model.mlm_head=false"}}) {
+    expect_each_sample_once(Words{"train", "--set", "model.dropout=0"} + model, folder / model[3]);
+  }
+}
+
+// Earlier versions kept no count of samples: it is that of their steps.
+TEST_F(RunFolders, OfEarlierVersionsCountTheirSamplesBySteps) {
+  const std::string out = folder / "run", old = folder / "old";
+  must(train(out, {"--steps", "3", "--batch", "4"}));
+  std::filesystem::copy(out, old, std::filesystem::copy_options::recursive);
+  rewrite_values(checkpoint_path(old, 3), [](Members& values) {
+    for (const char* name : {"samples", "origin", "config"}) drop(values, name);
+  });
+  for (const std::string& run : {out, old}) {
+    const Outcome o = must({"train", "--out", run, "--resume", "--steps", "5", "--batch", "3"});
+    EXPECT_NE(o.err.find("\nthe training data go on after the 12 samples read\n"),
+              std::string::npos)
+        << o.err;
+    EXPECT_NE(o.err.find("\nbatch is 3, and was 4\n"), std::string::npos) << o.err;
+    EXPECT_EQ(read_values(checkpoint_path(run, 5))["samples"].integer(), 12 + 2 * 3);
+  }
+  EXPECT_EQ(read(checkpoint_path(out, 5) + "/model.safetensors"),
+            read(checkpoint_path(old, 5) + "/model.safetensors"));
 }
 
 TEST_F(RunFolders, SayWhenBitsMayDiffer) {

@@ -133,6 +133,11 @@ TEST_F(Sequences, GoOnBitwiseWhereTheyStopped) {
   }
 }
 
+TEST_F(Sequences, AreReadOnceInOtherBatches) {
+  expect_each_sample_once(small_run("led", folder / "", 1, {"--set", "model.dropout=0"}),
+                          folder.path());
+}
+
 TEST_F(Sequences, TakeAnyLengthAndLeaveSentencesOut) {
   for (const std::string length : {"1", "2", "33"}) {
     const std::string out = folder / ("length" + length);

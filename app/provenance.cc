@@ -137,7 +137,8 @@ Before::Before(Json state, const std::string& run, std::string checkpoint)
 const Json* Before::find(std::string_view key) const { return value_of(config, key); }
 
 std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Reads reads,
-                                        std::string_view op, bool allowed) {
+                                        std::string_view op, bool allowed,
+                                        const Provenance* known) {
   std::vector<std::string> remarks;
   const auto differ = [&](const std::string& what) {
     require(allowed, op, "{}; expected the same, or --other-data to go on with these", what);
@@ -146,9 +147,9 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
   const Json* data = before.values.find("data");
   if (data != nullptr && reads == Reads::data) {
     const Fingerprint there{(*data)["bytes"].integer(), (*data)["xxh3"].string()},
-        here = fingerprint_of_data(now);
+        here = known != nullptr ? known->data : fingerprint_of_data(now);
     // Earlier versions took no fingerprint of stories.
-    if (!(there == here) && (there.bytes > 0 || is_generated(find_data_set(now.task).kind))) {
+    if (there.bytes > 0 && !(there == here)) {
       differ(
           fmt::format("the data are others than those that {} was trained on: {} bytes with "
                       "checksum {}, and there {} with {}",
@@ -156,7 +157,8 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
     }
   }
   if (data != nullptr) {
-    const std::string &there = (*data)["tokens"].string(), here = identity_of_tokens(now);
+    const std::string& there = (*data)["tokens"].string();
+    const std::string here = known != nullptr ? known->tokens : identity_of_tokens(now);
     const std::string name = now.tokenizer.empty() ? "" : fmt::format(" of {}", now.tokenizer);
     if (!same_tokens(there, here)) {
       differ(

@@ -45,9 +45,11 @@ enum class Reads : uint8_t {
 /// Reads::data the files, the splits and what is generated. Throws ValueError with the first
 /// difference, unless differences are `allowed` (--other-data): then it returns a line for each.
 /// What the checkpoint does not tell is not compared.
-///   op   for messages: "--resume", "eval"
+///   op     for messages: "--resume"
+///   known  what provenance_of(now) has returned, if it was called
 std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Reads reads,
-                                        std::string_view op, bool allowed);
+                                        std::string_view op, bool allowed,
+                                        const Provenance* known = nullptr);
 
 /// Returns a line for each difference that changes the last bits of a run that goes on.
 std::vector<std::string> compare_machines(const Before& before, const Provenance& now);

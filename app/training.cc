@@ -196,7 +196,7 @@ void Prepared::go_on_after(const Before& before) {
   RunConfig& c = run.config;
   const Sizes old = sizes_of(before, c);
   const std::vector<std::string> others =
-      compare_inputs(before, c, Reads::data, "--resume", beginning.other_data);
+      compare_inputs(before, c, Reads::data, "--resume", beginning.other_data, &provenance);
   remarks = compare_settings(before, c);
   remarks.insert(remarks.end(), others.begin(), others.end());
   for (std::string& line : compare_machines(before, provenance)) remarks.push_back(std::move(line));

@@ -299,7 +299,7 @@ case "$family" in
     run+=(--model bigbird:motif --task motif-dna)
     train_to 600
     score test
-    train_to 1200 --set motifs.mismatches=1
+    train_to 1200 --set motifs.mismatches=1 --other-data
     score test ;;
   sparse_transformer) # next bytes, scored again with more and more bytes before each
     run+=(--task wikixml)

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "ops/patterns/disjoint.h"
 #include "ops/patterns/edges.h"
 #include "ops/patterns/pairs.h"
 
@@ -13,10 +14,29 @@ int64_t place(const std::vector<int32_t>& at, int64_t i) {
   return at.empty() ? i : at[static_cast<size_t>(i)];
 }
 
+// Checks that no pair of the picture is in two calls with the same queries and keys.
+void require_disjoint_calls(const AttentionOutline& outline) {
+  const auto& calls = outline.calls;
+  for (size_t m = 1; m < calls.size(); ++m) {
+    for (size_t n = 0; n < m; ++n) {
+      const AttentionCall &a = calls[n], &b = calls[m];
+      const bool same_side = a.side_keys == 0 || b.side_keys == 0 || a.side_at == b.side_at;
+      if (a.edges != nullptr || b.edges != nullptr || a.queries != b.queries || a.keys != b.keys ||
+          a.query_at != b.query_at || a.key_at != b.key_at || !same_side) {
+        continue;
+      }
+      const AttentionPattern parts[] = {resolve(a.pattern, a.queries, a.keys, a.side_keys),
+                                        resolve(b.pattern, b.queries, b.keys, b.side_keys)};
+      require_disjoint("attention outline", parts, 1, outline.heads);
+    }
+  }
+}
+
 }  // namespace
 
 OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
                          const std::function<void(int64_t row, int64_t column)>& visit) {
+  require_disjoint_calls(outline);
   OutlineCount total;
   for (const AttentionCall& call : outline.calls) {
     if (call.edges != nullptr) {

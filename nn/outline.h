@@ -29,6 +29,8 @@ struct AttentionOutline {
 struct OutlineCount {
   int64_t attended = 0, computed = 0;
 };
+/// Counts the pairs of a head, and calls visit(row, column) for each. Throws ValueError if two
+/// calls with the same queries and keys share a pair, as block_attention() does.
 OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
                          const std::function<void(int64_t row, int64_t column)>& visit = {});
 

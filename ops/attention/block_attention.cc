@@ -11,6 +11,7 @@
 #include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/patterns/disjoint.h"
 #include "ops/patterns/layout_cache.h"
 #include "ops/patterns/pairs.h"
 #include "ops/random.h"
@@ -439,6 +440,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
     fill_windows(p, p.side_rules, false, 1, problem.numbers);
     problem.accumulate = problems.size() > 1;
   }
+  require_disjoint(kOp, patterns, q.dim(0), q.dim(1));
 
   std::array<Tensor, Operands::count> inputs;
   size_t at = 0;

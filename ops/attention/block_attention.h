@@ -67,8 +67,9 @@ struct AttentionResult {
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                                 const AttentionPattern& pattern, const ScoreTerms& terms = {},
                                 const Dropout& dropout = {});
-/// The same over the union of several patterns, at least one; no two may share a pair. One softmax,
-/// which saves no more than a single pattern would.
+/// The same over the union of several patterns, at least one. One softmax, which saves no more than
+/// a single pattern would. Throws ValueError that names a pair if two patterns share it
+/// (ops/patterns/disjoint.h).
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                                 std::span<const AttentionPattern> parts,
                                 const ScoreTerms& terms = {}, const Dropout& dropout = {});

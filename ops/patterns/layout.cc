@@ -37,6 +37,9 @@ void add_to_column(std::vector<ColumnRun>& column, int32_t tile, const KeyRun& r
 }  // namespace
 
 KeyRun run_of(int64_t k0, int64_t k1, RunKind kind, int64_t multiplicity) {
+  require(multiplicity >= 1 && multiplicity <= UINT8_MAX, "run_of",
+          "keys {} to {} would count {} times; expected 1 to {}", k0, k1 - 1, multiplicity,
+          UINT8_MAX);
   return {static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, kind,
           static_cast<uint8_t>(multiplicity)};
 }

@@ -3,58 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
-#include "autograd/mode.h"
 #include "core/divide.h"
-#include "ops/copy.h"
+#include "ops/patterns/host_view.h"
 
 namespace longspan {
 namespace {
 
-/// The masks of one key segment in host memory.
-class HostMasks {
- public:
-  HostMasks(const PairMask& masks, int64_t keys) {
-    const NoGrad off;
-    const auto on_host = [](Tensor& to, const Tensor& from) {
-      if (from) to = contiguous(to_device(from, Device{}));
-    };
-    PairMask::visit_tensors(on_host, masks_, masks);
-    kernels::PairMasks<ConstView> views;
-    PairMask::visit_tensors([](ConstView& to, const Tensor& from) { to = from.view(); }, views,
-                            masks_);
-    tables_ = {views, keys};
-  }
-
-  kernels::SampleMasks of(int64_t sample) const { return tables_.of(sample); }
-  /// Whether every query sees all keys.
-  bool empty() const { return !masks_.k_valid && !tables_.hides_any(); }
-
- private:
-  PairMask masks_;
-  kernels::MaskTables tables_;
-};
-
-/// Returns row `number` of [orders, places]; empty for the identity.
-std::vector<int32_t> order_of(const Tensor& orders, int32_t number) {
-  if (number < 0) return {};
-  const std::vector<int32_t> all = orders.to_vector<int32_t>();
-  const auto places = static_cast<int64_t>(all.size()) / orders.dim(0);
-  return {all.begin() + number * places, all.begin() + (number + 1) * places};
-}
-
-const Rule& choose(const std::vector<Rule>& rules, int32_t number) {
-  return rules[rules.size() > 1 ? static_cast<size_t>(number) : 0];
-}
-
-/// Returns the period of the distances that a rule allows.
-int64_t period_of(const Rule& rule) {
-  const int64_t a = rule.window.dilation, b = std::max<int64_t>(1, rule.stride);
-  const int64_t more = b / std::gcd(a, b);
-  return more > kUnlimited / a ? kUnlimited : a * more;
-}
+using detail::choose;
+using detail::HostMasks;
+using detail::order_of;
+using detail::period_of;
 
 /// Returns how many keys of [j0, j1) query i may see, from the allowed distances, without visiting
 /// each key.
@@ -101,10 +61,7 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
   const HostMasks masks[] = {{p.mask, keys}, {p.side_mask, side_keys}};
   const kernels::SampleMasks shown[] = {masks[0].of(sample), masks[1].of(sample)};
   int64_t q_end = queries;
-  if (p.q_valid) {
-    const auto lengths = p.q_valid.to_vector<int64_t>();
-    q_end = lengths[lengths.size() > 1 ? static_cast<size_t>(sample) : 0];
-  }
+  if (p.q_valid) q_end = detail::length_of(p.q_valid.to_vector<int64_t>(), sample, queries);
   const int64_t periods[] = {period_of(rules[0]), period_of(rules[1])};
   const auto index = [](const std::vector<int32_t>& order, int64_t place) {
     return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};

@@ -82,16 +82,22 @@ Scheme weights(const SparseTransformerConfig& c, int64_t fan_in) {
   return Scheme::normal(c.init == SparseInit::code ? std::sqrt(0.125 / n) : 0.125 / std::sqrt(n));
 }
 
-/// Of tokens and positions.
-Scheme table(const SparseTransformerConfig& c, int64_t fan_in) {
-  return c.embed_std > 0 ? Scheme::normal(c.embed_std) : weights(c, fan_in);
+/// Of tokens.
+Scheme table(const SparseTransformerConfig& c) {
+  return c.embed_std > 0 ? Scheme::normal(c.embed_std) : weights(c, c.d_model);
+}
+
+/// Of each axis of the positions, whose sum has the deviation of tokens, as in the authors' code.
+Scheme axis_table(const SparseTransformerConfig& c, int64_t axes) {
+  return c.embed_std > 0 ? Scheme::normal(c.embed_std / std::sqrt(static_cast<double>(axes)))
+                         : weights(c, c.d_model * axes);
 }
 
 DecoderOptions decoder_of(const SparseTransformerConfig& c) {
   check(c);
   DecoderOptions o = decoder_options(kName, c);
   o.n_max = c.n_max;
-  o.token = table(c, c.d_model);
+  o.token = table(c);
   o.classifier = Scheme::zeros();
   o.tie_embedding = c.tie_embedding;
   return o;
@@ -132,11 +138,11 @@ SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, cons
     : CausalDecoder(decoder_of(config), init), config_(config), sets_(config.sets()) {
   const SparseTransformerConfig& c = config_;
   const Init embed = init.at("embed");
-  if (c.begin_vector) begin_ = embed.at("begin").make({1, 1, c.d_model}, table(c, c.d_model));
+  if (c.begin_vector) begin_ = embed.at("begin").make({1, 1, c.d_model}, table(c));
   std::vector<int64_t> shape = c.position_shape;
   if (shape.empty()) shape = {(c.n_max + c.stride - 1) / c.stride, c.stride};
-  const int64_t fan_in = c.d_model * static_cast<int64_t>(shape.size());
-  position_ = FactorisedPositions(shape, c.d_model, embed.at("position"), table(c, fan_in));
+  position_ = FactorisedPositions(shape, c.d_model, embed.at("position"),
+                                  axis_table(c, static_cast<int64_t>(shape.size())));
 
   const double residual = 1 / std::sqrt(2.0 * static_cast<double>(c.n_layer));
   const AttentionOptions options{

@@ -68,7 +68,7 @@ struct SparseTransformerConfig {
   bool tie_embedding = false;
   float dropout = 0;  ///< on the two residual branches only
   SparseInit init = SparseInit::code;
-  double embed_std = 0;  ///< std of tokens and positions; 0: as init says
+  double embed_std = 0;  ///< std of tokens, and of the sum of all axes' positions; 0: as init says
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};

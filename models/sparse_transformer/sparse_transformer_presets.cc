@@ -39,12 +39,14 @@ constexpr Preset presets[] = {
      "",
      "vocab=11 n_layer=2 n_head=2 d_model=16 d_ff=32 n_max=37 stride=5 columns=2",
      {.length = 37, .batch = 4, .steps = 200}},
-    // The order of the layers and the rows of 96 bytes follow the authors' later code; 120 epochs
-    // of 48,000 images.
+    // The order of the layers, the rows of 96 bytes, positions, initial deviations and the last
+    // norm
+    // of the models of images follow the authors' later code; 120 epochs of 48,000 images.
     {"cifar10", "128 layers of 256, strided, images of 32 x 32 x 3 (Child et al. 2019)", "",
      "integration=interleave begin_vector=true n_layer=128 n_head=2 d_model=256 "
      "qk_ratio=0.5 n_max=3072 index_sets=strided,local,local,local stride=96 "
-     "position_shape=32,32,3 final_norm_eps=1e-6 dropout=0.25 embed_std=0.01",
+     "position_shape=32,32,3 pos_before_shift=true final_norm_eps=1e-6 dropout=0.25 "
+     "embed_std=0.01",
      published(3'072, 16, 360'000, 3.5e-4, 15'000)},
     // 80 epochs of 90 million bytes.
     {"enwik8", "30 layers of 512, fixed, merged, length 12288 (Child et al. 2019)", "",
@@ -52,7 +54,8 @@ constexpr Preset presets[] = {
      published(12'288, 8, 73'000)},
     {"imagenet64", "48 layers of 512, strided, images of 64 x 64 x 3 (Child et al. 2019)", "",
      "integration=interleave begin_vector=true n_layer=48 n_head=16 d_model=512 d_ff=2048 "
-     "n_max=12288 index_sets=local,strided stride=128 position_shape=64,64,3 dropout=0.01",
+     "n_max=12288 index_sets=local,strided,local,local stride=128 position_shape=64,64,3 "
+     "pos_before_shift=true final_norm_eps=1e-6 dropout=0.01 embed_std=0.01",
      published(12'288, 8, 70'000)},
     // Layers and widths of audio are our choice: the paper gives only parameter counts.
     {"audio65k", "48 layers of 512, strided, length 65536, mu-law bytes (Child et al. 2019)", "",

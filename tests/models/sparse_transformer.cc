@@ -160,6 +160,35 @@ TEST(SparseTransformer, Test1PairCountsOfThePublishedSizes) {
   EXPECT_NEAR(millions("imagenet64"), 152, 0.5);
 }
 
+// The presets for images have the values of the authors' later code, up to what the paper says
+// otherwise: order of layers, positions of tokens, the last norm, and initial deviations, of which
+// each axis of the positions gets its share.
+TEST(SparseTransformer, PresetsForImagesFollowTheAuthorsCode) {
+  const auto deviation = [](const Tensor& x) {
+    double sum = 0;
+    for (const float v : x.to_vector<float>()) sum += double{v} * v;
+    return std::sqrt(sum / static_cast<double>(x.numel()));
+  };
+  for (const char* name : {"cifar10", "imagenet64"}) {
+    SparseTransformerConfig c = sparse_transformer_preset(name);
+    EXPECT_TRUE(c.pos_before_shift && c.begin_vector) << name;
+    EXPECT_EQ(c.integration, Integration::interleave) << name;
+    EXPECT_EQ(c.norm_eps, 1e-5) << name;
+    EXPECT_EQ(c.final_norm_eps, 1e-6) << name;
+    EXPECT_EQ(c.n_layer % std::ssize(c.sets()), 0) << name;
+    EXPECT_EQ(c.index_sets, std::string_view(name) == "cifar10" ? "strided,local,local,local"
+                                                                : "local,strided,local,local");
+    c.n_layer = 1;
+    SparseTransformer model(c, f32);
+    EXPECT_NEAR(deviation(parameter(model, "embed.token.weight")), 0.01, 0.0002) << name;
+    EXPECT_NEAR(deviation(parameter(model, "embed.begin")), 0.01, 0.002) << name;
+    for (const char* axis : {"0", "1", "2"}) {
+      const Tensor table = parameter(model, std::string("embed.position.axes.") + axis + ".weight");
+      EXPECT_NEAR(deviation(table), 0.01 / std::sqrt(3.0), 0.0005) << name << " " << axis;
+    }
+  }
+}
+
 // 2. If the index sets hold all earlier positions, the model is dense attention.
 TEST(SparseTransformer, Test2WideSetsAreDenseAttention) {
   const NoGrad off;

@@ -57,6 +57,7 @@
 #include "ops/optim.h"
 #include "ops/patterns/blocks.h"
 #include "ops/patterns/chunks.h"
+#include "ops/patterns/disjoint.h"
 #include "ops/patterns/edge_blocks.h"
 #include "ops/patterns/edge_builder.h"
 #include "ops/patterns/edges.h"

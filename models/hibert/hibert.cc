@@ -167,6 +167,32 @@ Tensor indices(const std::vector<int64_t>& at, Device device) {
   return Tensor::from(at, {std::ssize(at)}, device);
 }
 
+/// Calls f(document, its first sentence) for every document of a batch, alone.
+template <class F>
+void each_alone(const PackedDocuments& in, F&& f) {
+  int64_t token = 0, sentence = 0;
+  for (const int64_t count : in.documents) {
+    const auto lengths = in.sentences.begin() + sentence;
+    PackedDocuments one{{}, {lengths, lengths + count}, {count}};
+    const int64_t end = std::accumulate(lengths, lengths + count, token);
+    one.tokens.assign(in.tokens.begin() + token, in.tokens.begin() + end);
+    f(one, sentence);
+    token = end;
+    sentence += count;
+  }
+}
+
+/// Returns f(batch), or outside training the rows of f(document) for every document alone. Where a
+/// sentence lies among the keys of a batch may change the last bits of its rows
+/// (ops/patterns/segments.h), and results should not depend on the batch.
+template <class F>
+Tensor rows_by_document(const PackedDocuments& in, Pass pass, F&& f) {
+  if (pass.training || in.documents.size() == 1) return f(in);
+  std::vector<Tensor> rows;
+  each_alone(in, [&](const PackedDocuments& one, int64_t) { rows.push_back(f(one)); });
+  return concat(rows, 0);
+}
+
 /// Returns the index of the last token of each sentence.
 std::vector<int64_t> last_tokens(const std::vector<int64_t>& sentences) {
   std::vector<int64_t> last(sentences.size());
@@ -311,9 +337,11 @@ Tensor Hibert::ends_input(const PackedDocuments& in, Pass pass, LayerContext& la
 Tensor Hibert::sentence_vectors(const PackedDocuments& in, Pass pass) const {
   const Scope scope(kName);
   check(in);
-  LayerContext last;
-  const Tensor ends = ends_input(in, pass, last);
-  return select(ends_.forward(ends, last, {}, pass.at("ends")).y, 0, 0);  // [sentences, D]
+  return rows_by_document(in, pass, [&](const PackedDocuments& own) {
+    LayerContext last;
+    const Tensor ends = ends_input(own, pass, last);
+    return select(ends_.forward(ends, last, {}, pass.at("ends")).y, 0, 0);  // [sentences, D]
+  });
 }
 
 Tensor Hibert::documents_input(const PackedDocuments& in, Pass pass) const {
@@ -324,11 +352,14 @@ Tensor Hibert::documents_input(const PackedDocuments& in, Pass pass) const {
 
 /// d = the document encoder of h_i + p_i.
 Tensor Hibert::encode(const PackedDocuments& in, Pass pass) const {
-  const Tensor x = documents_input(in, pass);
-  const Scope scope(kName);
-  LayerContext ctx;
-  ctx.pattern = patterns::segments(in.documents);
-  return select(documents_.forward(x, ctx, {}, pass.at("documents")).y, 0, 0);
+  check(in);
+  return rows_by_document(in, pass, [&](const PackedDocuments& own) {
+    const Tensor x = documents_input(own, pass);
+    const Scope scope(kName);
+    LayerContext ctx;
+    ctx.pattern = patterns::segments(own.documents);
+    return select(documents_.forward(x, ctx, {}, pass.at("documents")).y, 0, 0);
+  });
 }
 
 Tensor Hibert::write(const Tensor& d, const SentenceTargets& written, Pass pass) const {
@@ -345,6 +376,31 @@ Tensor Hibert::write(const Tensor& d, const SentenceTargets& written, Pass pass)
   return select(decoder_.forward(x, ctx, {}, pass.at("decoder")).y, 0, 0);
 }
 
+Tensor Hibert::written_states(const PackedDocuments& in, const SentenceTargets& written,
+                              Pass pass) const {
+  if (pass.training || in.documents.size() == 1) return write(encode(in, pass), written, pass);
+  std::vector<int64_t> starts(written.slots.size());  // row of each sentence among those written
+  std::exclusive_scan(written.lengths.begin(), written.lengths.end(), starts.begin(), int64_t{0});
+  std::vector<Tensor> states;
+  std::vector<int64_t> place(written.inputs.size());  // of each row among the states
+  int64_t next = 0;
+  each_alone(in, [&](const PackedDocuments& one, int64_t first) {
+    SentenceTargets own;
+    for (size_t s = 0; s < written.slots.size(); ++s) {
+      const int64_t slot = written.slots[s] - first, length = written.lengths[s];
+      if (slot < 0 || slot >= one.documents[0]) continue;
+      own.slots.push_back(slot);
+      own.lengths.push_back(length);
+      for (int64_t i = starts[s]; i < starts[s] + length; ++i) {
+        own.inputs.push_back(written.inputs[static_cast<size_t>(i)]);
+        place[static_cast<size_t>(i)] = next++;
+      }
+    }
+    if (!own.slots.empty()) states.push_back(write(encode(one, pass), own, pass));
+  });
+  return take(concat(states, 0), indices(place, device()));
+}
+
 Tensor Hibert::head(const Tensor& states) const {
   const Scope scope("head");
   return token_logits(states, head_, config_.token_head);
@@ -354,7 +410,7 @@ LanguageModel::Losses Hibert::sentence_loss(const PackedDocuments& in,
                                             const SentenceTargets& written, Pass pass) const {
   check(in);
   check(in, written);
-  const Tensor states = write(encode(in, pass), written, pass);
+  const Tensor states = written_states(in, written, pass);
   const Tensor targets = Tensor::from(written.targets, {std::ssize(written.targets)}, device());
   const Scope scope("loss");
   Losses result;
@@ -367,7 +423,7 @@ Tensor Hibert::sentence_logits(const PackedDocuments& in, const SentenceTargets&
                                Pass pass) const {
   check(in);
   check(in, written);
-  return head(write(encode(in, pass), written, pass));
+  return head(written_states(in, written, pass));
 }
 
 Tensor Hibert::label_logits(const PackedDocuments& in, Pass pass) const {

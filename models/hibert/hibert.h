@@ -60,9 +60,9 @@ struct HibertConfig {
 /// labels every sentence.
 ///   y = LN(x1 + W2 relu(W1 x1)),  x1 = LN(x + MHA(x))      layers of both encoders
 ///   x <- LN(x + MHA(x)), LN(x + d_i), LN(x + FFN(x))       layers of the decoder
-/// Sentences are packed: no row, pair or score of padding exists, and what else is in a batch
-/// changes no bit of a document's results. In the last layer of the sentence encoder, only the end
-/// tokens are queries.
+/// Sentences are packed: no row, pair or score of padding exists. Outside training, what else is in
+/// a batch changes no bit of a document's results; in training it may change the last bits. In the
+/// last layer of the sentence encoder, only the end tokens are queries.
 class Hibert final : public DocumentModel {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
@@ -106,6 +106,8 @@ class Hibert final : public DocumentModel {
   void visit(Visitor& v) override;
 
  private:
+  /// Returns the decoder's states of the sentences that it writes, [inputs, D].
+  Tensor written_states(const PackedDocuments& in, const SentenceTargets& written, Pass pass) const;
   void check(const PackedDocuments& in) const;
   void check(const PackedDocuments& in, const SentenceTargets& written) const;
   /// Embeds ids [n] of sequences of these lengths: [1, n, D].

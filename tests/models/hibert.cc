@@ -159,7 +159,8 @@ TEST(Hibert, Test2_GradientsOfEveryParameter) {
   }
 }
 
-/// Every document alone, together, in another order, and with longer sentences beside it.
+/// Every document alone, together, in another order, and with longer sentences beside it, at many
+/// places among the tokens.
 TEST(Hibert, Test3_WhatElseIsInTheBatchChangesNoBit) {
   HibertConfig c = hibert_preset("small");
   c.sentence_length = 130;  // above the rows of a tile
@@ -181,6 +182,21 @@ TEST(Hibert, Test3_WhatElseIsInTheBatchChangesNoBit) {
     const Tensor z = model.sentence_logits(packed({a}), one, Pass{});
     const Tensor both = model.sentence_logits(packed({longer, b, a, longer}), many, Pass{});
     EXPECT_TRUE(same_bits(rows(both, 12, 12), z.detach()));
+    for (int32_t before = 1; before < 130; before += 8) {
+      const Sentences other = document(model, {before, 128, 128}, 4);
+      const PackedDocuments in = packed({other, a, b});
+      EXPECT_TRUE(same_bits(rows(model.encode(in, Pass{}), 3, 4), alone.detach())) << before;
+      SentenceTargets last = one;
+      last.slots = {3 + one.slots[0]};
+      SentenceTargets mixed;  // of two documents, in another order than theirs
+      add_target(mixed, model, 1, other[1]);
+      add_target(mixed, model, 0, other[0]);
+      add_target(mixed, model, 5, a[2]);
+      add_target(mixed, model, 2, other[2]);
+      EXPECT_TRUE(same_bits(model.sentence_logits(in, last, Pass{}).detach(), z.detach()));
+      EXPECT_TRUE(
+          same_bits(rows(model.sentence_logits(in, mixed, Pass{}), 128 + before, 12), z.detach()));
+    }
   }
   set_num_threads(1);
 }

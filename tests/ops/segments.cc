@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include "autograd/engine.h"
 #include "autograd/gradcheck.h"
 #include "autograd/mode.h"
+#include "autograd/node.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
+#include "ops/elementwise.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
@@ -91,19 +94,65 @@ TEST(Segments, HaveTheirGradients) {
   }
 }
 
-// Where a segment lies, and what lies beside it, changes no bit of its rows.
-TEST(Segments, OthersChangeNoBit) {
-  const NoGrad off;
-  const Tensor x = rows_of(30, 4, DType::f32), other = rows_of(141, 5, DType::f32);
-  const auto attended = [&](const std::vector<Tensor>& parts) {
-    Lengths lengths;
-    for (const Tensor& part : parts) lengths.push_back(part.dim(2));
-    const Tensor all = concat(parts, 2);
-    return block_attention(all, all, all, patterns::segments(lengths)).out;
+/// The results of one segment with `before` rows of other segments before it, and 17 behind.
+struct Placed {
+  std::vector<double> out, lse, gradient;
+
+  bool operator==(const Placed&) const = default;
+};
+
+Placed placed(int64_t rows, int64_t before, bool causal, DType dtype, uint64_t others) {
+  Lengths lengths;
+  std::vector<Tensor> parts, slopes;
+  const auto add = [&](int64_t n, const Tensor& x, const Tensor& slope) {
+    if (n == 0) return;
+    lengths.push_back(n);
+    parts.push_back(x);
+    slopes.push_back(slope);
   };
-  const auto expected = attended({x}).to_vector<float>();
-  const Tensor y = attended({other, x, other});
-  EXPECT_EQ(contiguous(narrow(y, 2, 141, 30)).to_vector<float>(), expected);
+  const auto other = [&](int64_t n, uint64_t seed) {
+    add(n, rows_of(n, others + seed, dtype), zeros({1, 2, n, 4}, dtype));
+  };
+  other(std::min<int64_t>(before, 7), 1);  // two segments, one of them short
+  other(before - std::min<int64_t>(before, 7), 2);
+  add(rows, mul(rows_of(rows, 4, dtype), 3), rows_of(rows, 5, dtype));
+  other(17, 3);
+  Tensor x = concat(parts, 2);
+  set_requires_grad(x);
+  const auto [out, lse] = block_attention(
+      x, x, x, causal ? patterns::causal_segments(lengths) : patterns::segments(lengths));
+  const Tensor slope = concat(slopes, 2);
+  backward({&out, 1}, {&slope, 1});
+  const auto own = [&](const Tensor& y) {
+    return cast(contiguous(narrow(y.detach(), 2, before, rows)), DType::f64).to_vector<double>();
+  };
+  return {own(out), own(lse), own(grad(x))};
+}
+
+// What lies beside a segment changes no bit of its rows and gradients, nor does its place, as far
+// as the header promises: by whole blocks of keys, and by 32 keys within a block.
+TEST(Segments, PlaceAndOthersChangeNoBit) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const bool causal : {false, true}) {
+      for (const int64_t rows : {1, 30, 64, 100, 192, 250, 500}) {
+        for (const int64_t first : {0, 13, 141}) {
+          const Placed expected = placed(rows, first, causal, dtype, 100);
+          const auto crosses = [rows](int64_t at) {
+            return at / patterns::kSegmentBlock != (at + rows - 1) / patterns::kSegmentBlock;
+          };
+          EXPECT_EQ(placed(rows, first, causal, dtype, 200), expected) << rows << " at " << first;
+          for (const int64_t apart : {32, 64, 96, 128, 160, 192, 288, 384, 576}) {
+            const bool promised = apart % patterns::kSegmentBlock == 0 ||
+                                  (!crosses(first) && !crosses(first + apart));
+            if (!promised) continue;
+            EXPECT_EQ(placed(rows, first + apart, causal, dtype, 300), expected)
+                << name_of(dtype) << (causal ? " causal " : " ") << rows << " at " << first << " + "
+                << apart;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Segments, RefuseLengthsThatDoNotFit) {

@@ -730,5 +730,32 @@ TEST(BpTransformer, ReversibleStreamsHaveTheGradientsOfStoredOnes) {
   }
 }
 
+TEST(BpTransformer, ReversibleMatchingHasTheGradientsOfStoredStreams) {
+  for (const int64_t n : {1, 2, 9}) {
+    std::vector<std::vector<Tensor>> runs;
+    for (const char* policy : {"reversible:exact", "reversible:exact:stored"}) {
+      BpEncoder model = encoder(
+          [&](BpEncoderConfig& c) {
+            c.mlm_head = false;
+            c.match_layers = 2;
+            c.dropout = 0.1f;
+            c.memory = policy;
+          },
+          DType::f32);
+      const SourceTokens a{.tokens = some_tokens(2, n, 17)}, b{.tokens = some_tokens(2, 13, 17, 3)};
+      const Tensor loss = cross_entropy(model.pair_logits(a, b, training),
+                                        Tensor::from(std::vector<int64_t>{2, 0}, {2}));
+      backward(loss);
+      runs.push_back({loss.detach()});
+      for (const Tensor& p : parameters(model)) {
+        if (grad(p)) runs.back().push_back(grad(p));
+      }
+    }
+    ASSERT_EQ(runs[0].size(), runs[1].size());
+    EXPECT_GT(runs[0].size(), 40u);
+    for (size_t i = 0; i < runs[0].size(); ++i) EXPECT_TRUE(same_bits(runs[0][i], runs[1][i])) << i;
+  }
+}
+
 }  // namespace
 }  // namespace longspan::test

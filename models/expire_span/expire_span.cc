@@ -6,10 +6,11 @@
 // The numbers of the paper come from the authors' code, which this page follows where the two
 // differ: the penalty is paid while memories expire (span_loss), shortened spans keep their ramp
 // and delete nothing (shorten), and no memory is kept for a least number of steps (always_keep).
-// Three things differ from that code. Weights are not divided by their sum plus 1e-8, but by their
+// Four things differ from that code. Weights are not divided by their sum plus 1e-8, but by their
 // sum: the 1e-8 counts where the masks of all visible memories are near 0. Samples delete their
-// memories each for itself, where that code deletes equally many of each. The number of positions P
-// is an option of its own, not the length of a segment.
+// memories each for itself, where that code deletes equally many of each. A layer that is left out
+// pays for its memories. The number of positions P is an option of its own, not the length of a
+// segment.
 
 #include "models/expire_span/expire_span.h"
 

@@ -19,8 +19,8 @@ struct Header {
   int64_t count, width, vocabulary;
   uint64_t checksum;  // of the fields before it and the ids
 };
-constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '2'};
-constexpr size_t family = sizeof magic - 1;  // the last character is the version
+constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '3'};
+constexpr size_t family = sizeof magic - 1;  // the last character is the version, of ids too
 
 int width_of(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 65'536 ? 2 : 4; }
 

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/json.h"
+#include "data/tokenizers/package_unicode.h"
 #include "data/tokenizers/tokenizer.h"
 #include "data/tokenizers/unicode.h"
 
@@ -35,10 +36,11 @@ size_t part_end(std::string_view text, size_t begin) {
   const auto kind_at = [&](size_t at, size_t& next) {
     const CodePoint c = code_point(text, at);
     next = at + static_cast<size_t>(c.length);
-    return is_letter(c.value)        ? letter
-           : is_number(c.value)      ? number
-           : is_white_space(c.value) ? space
-                                     : other;
+    const uint8_t properties = package_properties(c.value);
+    return (properties & PackageProperty::letter) != 0   ? letter
+           : (properties & PackageProperty::number) != 0 ? number
+           : is_white_space(c.value)                     ? space
+                                                         : other;
   };
   size_t at = begin, next = 0;
   Kind kind = kind_at(at, next);

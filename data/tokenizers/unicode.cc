@@ -53,13 +53,6 @@ bool is_symbol(int32_t c) {
   return between(category(c), UTF8PROC_CATEGORY_SM, UTF8PROC_CATEGORY_SO);
 }
 
-bool is_control(int32_t c) {
-  const int kind = category(c);
-  return kind == UTF8PROC_CATEGORY_CN || between(kind, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);
-}
-
-bool is_nonspacing_mark(int32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
-
 bool is_white_space(int32_t c) {
   return between(c, 9, 13) || c == 0x85 ||
          between(category(c), UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP);

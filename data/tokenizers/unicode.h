@@ -19,7 +19,8 @@ void append_utf8(std::string& text, int32_t code_point);
 /// Whether the whole text is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 
-// Unicode general categories; an invalid byte (-1) belongs to none.
+// Unicode general categories of utf8proc; an invalid byte (-1) belongs to none. Tokenizers have
+// those of their references (data/tokenizers/package_unicode.h).
 /// Categories L*.
 bool is_letter(int32_t code_point);
 /// Categories N*.
@@ -28,10 +29,6 @@ bool is_number(int32_t code_point);
 bool is_punctuation(int32_t code_point);
 /// Categories S*: mathematical, currency and other symbols.
 bool is_symbol(int32_t code_point);
-/// Categories C*: control, format, surrogate, private use and unassigned.
-bool is_control(int32_t code_point);
-/// Category Mn, most accents.
-bool is_nonspacing_mark(int32_t code_point);
 /// The property White_Space.
 bool is_white_space(int32_t code_point);
 

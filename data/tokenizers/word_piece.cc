@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "data/io/files.h"
+#include "data/tokenizers/package_unicode.h"
 #include "data/tokenizers/tokenizer.h"
 #include "data/tokenizers/unicode.h"
 
@@ -11,11 +12,6 @@ namespace longspan {
 namespace {
 
 constexpr size_t longest_word = 100;  // characters
-
-bool is_ascii_punctuation(char32_t c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
-         (c >= '{' && c <= '~');
-}
 
 /// CJK ideographs, each of which is a word. Hangul and kana are split like other letters.
 bool is_ideograph(int32_t c) {
@@ -77,31 +73,57 @@ class WordPieces : public Tokenizer {
   std::vector<Piece> pieces(std::string_view text) const override {
     std::vector<Piece> out;
     Word word;
+    std::vector<Mark> marks;  // that wait for those of a lower class
+    const auto settle = [&] {
+      if (marks.empty()) return;
+      std::stable_sort(marks.begin(), marks.end(),
+                       [](const Mark& a, const Mark& b) { return a.order < b.order; });
+      for (const Mark& m : marks) word.add(m.value, m.begin, m.end);
+      marks.clear();
+    };
     const auto close = [&] {
+      settle();
       split(word, out);
       word.clear();
     };
-    std::u32string characters;
+    std::u32string parts;
     for (size_t at = 0; at < text.size();) {
       const CodePoint c = code_point(text, at);
       const auto begin = static_cast<int64_t>(at);
       at += static_cast<size_t>(c.length);
-      const bool blank = c.value == '\t' || c.value == '\n' || c.value == '\r';
-      if (c.value < 0 || c.value == 0xFFFD || (!blank && is_control(c.value))) continue;
+      const uint8_t properties = package_properties(c.value);
+      if (c.value < 0 || (properties & PackageProperty::removed) != 0) continue;
       if (is_white_space(c.value)) {
         close();
         continue;
       }
-      const bool alone = is_ideograph(c.value);
-      if (alone) close();
-      normalise(static_cast<char32_t>(c.value), characters);
-      for (const char32_t part : characters) {
-        const bool mark = is_ascii_punctuation(part) || is_punctuation(static_cast<int32_t>(part));
-        if (mark) close();
-        word.add(part, begin, static_cast<int64_t>(at));
-        if (mark) close();
+      const bool ideograph = is_ideograph(c.value);
+      if (ideograph) close();
+      parts.assign(1, static_cast<char32_t>(c.value));
+      if (options_.lower_case && (properties & PackageProperty::decomposes) != 0) {
+        parts.clear();
+        append_decomposed(parts, static_cast<char32_t>(c.value));
       }
-      if (alone) close();
+      for (char32_t part : parts) {
+        const bool same = static_cast<int32_t>(part) == c.value;
+        const uint8_t kind = same ? properties : package_properties(static_cast<int32_t>(part));
+        if (options_.lower_case) {
+          constexpr uint8_t mark = PackageProperty::accent | PackageProperty::ordered;
+          const int order = (kind & mark) != 0 ? package_combining_class(part) : 0;
+          if (order == 0) settle();
+          if ((kind & PackageProperty::accent) != 0) continue;
+          if (order > 0) {
+            marks.push_back({part, order, begin, static_cast<int64_t>(at)});
+            continue;
+          }
+          if ((kind & PackageProperty::has_lower) != 0) part = package_lower(part);
+        }
+        const bool alone = (kind & PackageProperty::punctuation) != 0;
+        if (alone) close();
+        word.add(part, begin, static_cast<int64_t>(at));
+        if (alone) close();
+      }
+      if (ideograph) close();
     }
     close();
     return out;
@@ -135,20 +157,12 @@ class WordPieces : public Tokenizer {
     return at == ids_.end() ? -1 : at->second;
   }
 
-  /// Normalizes one character. Removes accents character by character: NFD without the canonical
-  /// ordering of several marks, which does not matter because the marks are removed.
-  void normalise(char32_t c, std::u32string& to) const {
-    to.clear();
-    if (!options_.lower_case || c < 0x80) {
-      to += options_.lower_case && c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
-      return;
-    }
-    std::u32string parts;
-    append_decomposed(parts, c);
-    for (const char32_t part : parts) {
-      if (!is_nonspacing_mark(static_cast<int32_t>(part))) append_lower(to, part);
-    }
-  }
+  /// A mark that stays, with its canonical combining class. Those of one base are sorted by class.
+  struct Mark {
+    char32_t value;
+    int order;
+    int64_t begin, end;  ///< bytes of the source
+  };
 
   void split(const Word& word, std::vector<Piece>& out) const {
     const size_t count = word.characters.size();

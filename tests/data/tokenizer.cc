@@ -42,6 +42,7 @@ const std::map<std::string, std::unique_ptr<Tokenizer>>& tokenizers() {
     std::map<std::string, std::unique_ptr<Tokenizer>> t;
     t["wordpiece"] = open_word_pieces(golden("wordpiece.txt"));
     t["wordpiece_cased"] = open_word_pieces(golden("wordpiece.txt"), {.lower_case = false});
+    t["folds"] = open_word_pieces(golden("folds.txt"));
     t["byte_pairs"] = open_byte_pairs(golden("vocab.json"), golden("merges.txt"));
     t["byte_pairs_prefix"] =
         open_byte_pairs(golden("vocab.json"), golden("merges.txt"), {.prefix_space = true});
@@ -109,8 +110,10 @@ TEST(Tokenizer, GivesTheIdsOfTheReferences) {
 }
 
 TEST(Tokenizer, GivesTheIdsOfTheReferencesOnWholeTexts) {
-  const std::map<std::string, std::string> texts = {{"tinyshakespeare", tinyshakespeare()},
-                                                    {"random", read_bytes(golden("random.txt"))}};
+  const std::map<std::string, std::string> texts = {
+      {"tinyshakespeare", tinyshakespeare()},
+      {"random", read_bytes(golden("random.txt"))},
+      {"everywhere", read_bytes(golden("everywhere.txt"))}};
   for (const auto& [name, text] : texts) {
     for (const auto& [kind, tokenizer] : tokenizers()) {
       const bool by_line = kind == "unigram" || kind == "bpe" || kind == "prefix";
@@ -126,6 +129,34 @@ TEST(Tokenizer, GivesTheIdsOfTheReferencesOnWholeTexts) {
       EXPECT_EQ(fnv(ids), expected["fnv1a"].string()) << name << ' ' << kind;
     }
   }
+}
+
+/// Every code point between letters, between digits, between other characters and after a space.
+TEST(Tokenizer, GivesTheIdsOfTheReferencesForEveryCodePoint) {
+  const Json expected = parse_json(read_bytes(golden("every.json")));
+  const auto folds = open_word_pieces(golden("folds.txt"));
+  const auto cased = open_word_pieces(golden("folds.txt"), {.lower_case = false});
+  const Tokenizer& pairs = *tokenizers().at("byte_pairs");
+  size_t block = 0;
+  for (int32_t begin = 0; begin < 0x110000; begin += 4096) {
+    std::string words, lines;
+    for (int32_t c = begin; c < begin + 4096; ++c) {
+      if (c >= 0xD800 && c < 0xE000) continue;
+      std::string one;
+      append_utf8(one, c);
+      words += (words.empty() ? "a" : " a") + one + "b";
+      lines += "a" + one + "a1" + one + "1!" + one + "! " + one + "\n";
+    }
+    if (words.empty()) continue;
+    EXPECT_EQ(fnv(folds->encode(words)), expected["wordpiece"].array().at(block).string()) << begin;
+    EXPECT_EQ(fnv(cased->encode(words)), expected["wordpiece_cased"].array().at(block).string())
+        << begin;
+    Ids ids;
+    for (const Piece& p : pairs.pieces(lines)) ids.push_back(2 * p.id + (p.starts_word ? 1 : 0));
+    EXPECT_EQ(fnv(ids), expected["byte_pairs"].array().at(block).string()) << begin;
+    ++block;
+  }
+  EXPECT_EQ(expected["wordpiece"].array().size(), block);
 }
 
 TEST(Tokenizer, LeavesOutDamagedUtf8AsTheReferenceDoes) {
@@ -289,6 +320,23 @@ TEST(WordTokenizer, CountsLinesAndOrdersByFrequency) {
   ASSERT_EQ(pieces.size(), 5u);
   EXPECT_EQ(pieces[2], (Piece{0, true, 3, 4}));
   EXPECT_EQ(pieces[4], (Piece{0, true, 5, 5}));
+}
+
+/// Unassigned characters, newer ones and noncharacters stay in their word, and punctuation that is
+/// newer than the tables of the package is part of it.
+TEST(WordPiece, KnowsOfUnicodeWhatThePackageKnows) {
+  const Folder folder;
+  write_bytes(folder / "vocab.txt",
+              "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\nab\nb\n\xE2\xB9\x83\n");
+  for (const bool lower : {true, false}) {
+    const auto t = open_word_pieces(folder / "vocab.txt", {.lower_case = lower});
+    for (const int32_t c : {0x378, 0x1FAE9, 0xFDD0, 0x2E43}) {
+      std::string text = "a";
+      append_utf8(text, c);
+      EXPECT_EQ(t->encode(text + "b"), Ids{1}) << c;
+    }
+    EXPECT_EQ(t->encode("a\u00ADb a-b"), (Ids{7, 5, 1, 8})) << "soft hyphen, hyphen";
+  }
 }
 
 TEST(WordPiece, RefusesBadFiles) {

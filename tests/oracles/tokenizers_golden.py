@@ -1,6 +1,6 @@
 """Writes golden/text/: small vocabularies, and what the reference tokenizers make of texts with them.
 
-    .venv/bin/python tokenizers_golden.py            # cases.json and random.txt again
+    .venv/bin/python tokenizers_golden.py            # all but the vocabularies again
     .venv/bin/python tokenizers_golden.py --train    # the vocabularies too
     .venv/bin/python tokenizers_golden.py --check    # computes everything again and compares
 """
@@ -70,7 +70,7 @@ def corpus():
 
 
 def random_text():
-    """Characters that Unicode has had since version 3.2, whose classes are settled."""
+    """Characters of common scripts, which Unicode has had since version 3.2."""
     draw = random.Random(7)
     old = unicodedata.ucd_3_2_0
     blocks = [(0x20, 0x7F)] * 6 + [(0xA0, 0x250), (0x300, 0x370), (0x370, 0x400), (0x400, 0x460),
@@ -88,8 +88,59 @@ def random_text():
     return "\n".join(lines) + "\n"
 
 
-def word_pieces(lower_case):
-    vocab = (OUT / "wordpiece.txt").read_text(encoding="utf-8").split("\n")[:-1]
+POINTS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def everywhere_text():
+    """Any code points, assigned or not: alone, and letters with marks of every combining class. U+2581,
+    which lossless SentencePiece models spell in bytes here, and line ends are left out."""
+    draw = random.Random(8)
+    marks = [c for c in POINTS if unicodedata.combining(c)]
+    lines = []
+    for _ in range(250):
+        lines.append("".join(draw.choice(POINTS) + draw.choice(("", "", " ", "a"))
+                             for _ in range(30)))
+        lines.append(" ".join(draw.choice("aÅçÉ") + "".join(draw.choices(marks, k=draw.randrange(1, 5)))
+                              for _ in range(12)))
+    return "\n".join(lines).replace("\r", "").replace("\u2581", "") + "\n"
+
+
+def folds():
+    """A vocabulary with everything that an uncased BERT makes of another character, and all marks that it
+    keeps in an order, so that ids show what became of a character."""
+    uncased = normalizers.BertNormalizer(lowercase=True, handle_chinese_chars=False).normalize_str
+    made = {part for c in POINTS if (text := uncased(c)) != c for part in text if part != " "}
+    kept = {c for c in POINTS if unicodedata.combining(c) and uncased("a" + c) != "a"}
+    tokens = ["[UNK]", "a", "b", "##a", "##b", "ab"]
+    for c in sorted(made | kept):
+        tokens += [token for token in (c, "##" + c) if token not in ("a", "b", "##a", "##b")]
+    return "".join(t + "\n" for t in tokens)
+
+
+def blocks():
+    """Every code point, 4,096 at a time."""
+    for begin in range(0, 0x110000, 4096):
+        if points := [chr(c) for c in range(begin, begin + 4096) if not 0xD800 <= c < 0xE000]:
+            yield points
+
+
+def every_code_point():
+    """Hashes for each block. Of byte pairs, also where words begin, which the merges alone do not show."""
+    out = {}
+    for name, lower_case in (("wordpiece", True), ("wordpiece_cased", False)):
+        encode = fast(word_pieces(lower_case, "folds.txt"))
+        out[name] = [fnv(encode(" ".join(f"a{c}b" for c in block))) for block in blocks()]
+    pairs = byte_pairs(False)
+    out["byte_pairs"] = []
+    for block in blocks():
+        e = pairs.encode("".join(f"a{c}a1{c}1!{c}! {c}\n" for c in block), add_special_tokens=False)
+        words = [None] + e.word_ids
+        out["byte_pairs"].append(fnv([2 * i + (a != b) for i, a, b in zip(e.ids, words, words[1:])]))
+    return out
+
+
+def word_pieces(lower_case, name="wordpiece.txt"):
+    vocab = (OUT / name).read_text(encoding="utf-8").split("\n")[:-1]
     t = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocab)}, unk_token="[UNK]",
                                    max_input_chars_per_word=100))
     t.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
@@ -155,6 +206,7 @@ def references():
     return {
         "wordpiece": fast(word_pieces(True)),
         "wordpiece_cased": fast(word_pieces(False)),
+        "folds": fast(word_pieces(True, "folds.txt")),
         "byte_pairs": fast(byte_pairs(False)),
         "byte_pairs_prefix": fast(byte_pairs(True)),
         **{k: (lambda text, p=p: p.encode(text)) for k, p in spm.items()},
@@ -183,7 +235,8 @@ def cases():
     damaged = [{"hex": h, "wordpiece": refs["wordpiece"](bytes.fromhex(h).decode(errors="replace"))}
                for h in DAMAGED]
     whole = {}
-    for name, text in (("tinyshakespeare", corpus()), ("random", random_text())):
+    for name, text in (("tinyshakespeare", corpus()), ("random", random_text()),
+                       ("everywhere", everywhere_text())):
         whole[name] = {}
         for kind, f in refs.items():
             # Sums of scores in f32 decide where a sentence is as long as a book.
@@ -196,9 +249,11 @@ def cases():
 def main():
     if "--train" in sys.argv:
         train()
-    files = {"cases.json": json.dumps(cases(), separators=(",", ":")).replace('},{"text"', '},\n{"text"') + "\n",
-             "random.txt": random_text()}
-    for name, text in files.items():
+    files = {"folds.txt": folds, "random.txt": random_text, "everywhere.txt": everywhere_text,
+             "every.json": lambda: json.dumps(every_code_point(), indent=0) + "\n",
+             "cases.json": lambda: json.dumps(cases(), separators=(",", ":")).replace('},{"text"', '},\n{"text"') + "\n"}
+    for name, make in files.items():
+        text = make()
         if "--check" in sys.argv:
             assert (OUT / name).read_text(encoding="utf-8") == text, f"{name} differs"
         else:

@@ -173,6 +173,21 @@ void check_heads(const char* op, const Tensor& q, const Tensor& k, const Tensor&
                         {{"q", q}, {"k", k}, {"v", v}, {name, lists}});
 }
 
+/// Checks that the positions of each list ascend up to its free places: a position that is there
+/// twice would count twice, and causal attention goes by their order. Lists on a device are not
+/// read, because the host would have to wait for them.
+void require_ascending(const char* op, const Tensor& lists, const char* name) {
+  if (lists.device() != Device{}) return;
+  const Tensor own = contiguous(lists);
+  const auto* const at = own.view().as<int32_t>();
+  const int64_t width = own.dim(-1);
+  for (int64_t i = 1; i < own.numel(); ++i) {
+    const bool fits = i % width == 0 || at[i] == -1 || (at[i - 1] >= 0 && at[i - 1] < at[i]);
+    require(fits, op, "{} has position {} after {} in list {}; expected them ascending, then -1",
+            name, at[i], at[i - 1], i / width);
+  }
+}
+
 /// The rows of groups [G, 1, w, d] added up at their positions, [B, H, L, d].
 Tensor scattered(const Tensor& rows, const Tensor& lists, const Tensor& like) {
   const int64_t n = lists.dim(2), width = rows.dim(3);
@@ -188,6 +203,8 @@ GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& 
   check_heads(op, q, k ? k : q, v, queries, "queries", 4);
   const Tensor& lists_of_keys = keys ? keys : queries;
   require_same_shape(op, {"queries", queries}, {"keys", lists_of_keys});
+  require_ascending(op, queries, "queries");
+  if (keys) require_ascending(op, keys, "keys");
   const Tensor rows = detail::gathered(q, queries);
   AttentionPattern pattern = patterns::causal();
   if (keys) {  // a key's place in its group says nothing about its position

@@ -59,7 +59,8 @@ struct GroupAttention {
 ///   queries  i32 [B, H, c, w]: the positions of a group's queries, ascending, then -1
 ///   keys     the same for keys; undefined: those of queries
 ///   saves    the rows of all groups, what block_attention saves, and the lists
-///   throws   ShapeError, DTypeError, DeviceError; ValueError on a position out of range
+///   throws   ShapeError, DTypeError, DeviceError; ValueError on a position out of range and, on the
+///            CPU, on a list that does not ascend
 GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& queries, const Tensor& keys, double epsilon,
                                 const ScoreTerms& terms = {}, const Dropout& dropout = {});

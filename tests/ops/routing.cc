@@ -13,6 +13,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/shape.h"
+#include "tests/harness/messages.h"
 #include "tests/harness/op_info.h"
 
 namespace longspan::test {
@@ -470,10 +471,29 @@ TEST(Routing, AttentionRefusesListsOfOtherSizes) {
   refuses({}, lists({1, 2, 3, 2}), lists({1, 2, 2, 2}));
   refuses(drawn({1, 2, 5, 4}, 1), lists({1, 2, 3, 2}), {});
   EXPECT_THROW(attend_in_groups(q, {}, v, zeros({1, 2, 3, 2}, DType::i64), {}, 0), DTypeError);
-  EXPECT_THROW(attend_in_groups(q, {}, v, full({1, 2, 3, 2}, 6, DType::i32), {}, 0), ValueError);
+  EXPECT_THROW(attend_in_groups(q, {}, v, full({1, 2, 6, 1}, 6, DType::i32), {}, 0), ValueError);
   EXPECT_THROW(attend_to_recent(q, {}, v, lists({1, 2, 5}), 3, 2, 0), ShapeError);
   EXPECT_THROW(attend_to_recent(q, {}, v, lists({1, 2, 6}), 3, 0, 0), ValueError);
   EXPECT_THROW(attend_to_recent(q, {}, v, full({1, 2, 6}, 3, DType::i32), 3, 2, 0), ValueError);
+}
+
+// A position that is twice in a list would count twice, and order decides what causal rows see.
+TEST(Routing, AttentionRefusesListsThatDoNotAscend) {
+  const Tensor q = drawn({1, 1, 6, 4}, 1), v = drawn({1, 1, 6, 3}, 2);
+  const auto lists = [](const std::vector<int32_t>& at) { return Tensor::from(at, {1, 1, 2, 3}); };
+  const Tensor right = lists({0, 3, 4, 2, 5, -1});
+  attend_in_groups(q, {}, v, right, lists({-1, -1, -1, 1, 2, 3}), 0);
+  for (const Tensor& wrong :
+       {lists({0, 3, 3, 2, 5, -1}), lists({0, 3, 4, 5, 2, -1}), lists({0, 3, 4, 2, -1, 5})}) {
+    for (const bool keys : {false, true}) {
+      const std::string message = message_of<ValueError>(
+          [&] { attend_in_groups(q, {}, v, keys ? right : wrong, keys ? wrong : Tensor{}, 0); });
+      EXPECT_TRUE(contains(message, keys ? "attend_in_groups: keys has position"
+                                         : "attend_in_groups: queries has position"))
+          << message;
+      EXPECT_TRUE(contains(message, "expected them ascending")) << message;
+    }
+  }
 }
 
 }  // namespace

@@ -61,6 +61,7 @@
 #include "ops/patterns/edge_blocks.h"
 #include "ops/patterns/edge_builder.h"
 #include "ops/patterns/edges.h"
+#include "ops/patterns/host_view.h"
 #include "ops/patterns/layout.h"
 #include "ops/patterns/layout_cache.h"
 #include "ops/patterns/layout_spec.h"

@@ -56,6 +56,9 @@ Members members_of(const Strategy& s, const Largest& most, int64_t streams) {
                                                    {"forward_peak", m.forward_peak},
                                                    {"backward_peak", m.backward_peak},
                                                    {"update_peak", m.update_peak},
+                                                   {"evaluation_peak", m.evaluation_peak},
+                                                   {"picture_peak", m.picture_peak},
+                                                   {"layouts", m.layouts},
                                                    {"graph", m.graph},
                                                    {"streams", streams},
                                                    {"macs", m.macs},
@@ -184,7 +187,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
 
 int memory_command(int argc, const char* const* argv) {
   const Flag own[] = {
-      {"--budget", "memory.budget", "bytes that a step may need, as 4GiB: adds what fits"},
+      {"--budget", "memory.budget", "bytes that a run may need, as 4GiB: adds what fits"},
       {"--terms", "memory.terms", "also what the forward pass keeps, as formulas", true},
       {"--json", "memory.json", "a JSON line for each strategy, in bytes", true}};
   CommandLine line = read_command_line(

@@ -81,25 +81,42 @@ std::vector<std::string> kinds_of(const std::vector<int32_t>& ids, bool bytes, s
   return kinds;
 }
 
+/// The attention map of a layer, [H, L, T], on the host: there is one tensor of it at a time.
+struct DrawnMap {
+  int64_t heads, rows, keys;
+  std::vector<float> values;
+};
+
+/// Returns the maps of the layers that are drawn. Keys may be more or fewer than rows, and differ
+/// between layers.
+std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& tokens) {
+  std::vector<DrawnMap> maps;
+  for (int64_t layer = 0; layer < std::min(model.layers(), drawn_layers); ++layer) {
+    const Tensor map = model.attention_map(tokens, layer);
+    maps.push_back({map.dim(0), map.dim(1), map.dim(2), map.to_vector<float>()});
+  }
+  return maps;
+}
+
 /// Returns for each layer how many steps each of the tokens is remembered, which are read in
-/// segments as long as those of the run.
-std::vector<std::vector<double>> lifetimes_of(const TrainingRun& run,
-                                              const std::vector<int32_t>& ids) {
+/// segments of `length`.
+std::vector<std::vector<double>> lifetimes_of(const LanguageModel& model,
+                                              const std::vector<int32_t>& ids, int64_t length) {
   std::vector<std::vector<double>> layers;
-  SegmentMemory memory = run.model->empty_memory(1);
+  SegmentMemory memory = model.empty_memory(1);
   const int64_t all = std::ssize(ids);
-  for (int64_t at = 0; at < all; at += run.config.length) {
+  for (int64_t at = 0; at < all; at += length) {
     const auto begin = ids.begin() + at;
-    const std::vector<int32_t> part(begin, begin + std::min(run.config.length, all - at));
-    const Tensor tokens = Tensor::from(part, {1, std::ssize(part)}, run.device);
-    const std::vector<Tensor> spans = run.model->token_spans(tokens, memory);
+    const std::vector<int32_t> part(begin, begin + std::min(length, all - at));
+    const Tensor tokens = Tensor::from(part, {1, std::ssize(part)}, model.device());
+    const std::vector<Tensor> spans = model.token_spans(tokens, memory);
     if (spans.empty()) return {};
     layers.resize(spans.size());
     for (size_t i = 0; i < spans.size(); ++i) {
       const auto own = to_device(cast(spans[i], DType::f64), {}).to_vector<double>();
       layers[i].insert(layers[i].end(), own.begin(), own.end());
     }
-    run.model->logits_after(memory, tokens);
+    model.logits_after(memory, tokens);
   }
   return layers;
 }
@@ -183,21 +200,18 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   if (n < 1) return false;
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
 
-  std::vector<Tensor> maps;  // [H, L, T] for each layer; T may differ from L and between layers
+  const std::vector<DrawnMap> maps = drawn_maps(*run.model, tokens);
   int64_t rows = 0, keys = 0;
-  for (int64_t layer = 0; layer < std::min(run.model->layers(), drawn_layers); ++layer) {
-    maps.push_back(run.model->attention_map(tokens, layer));
-    rows = std::max(rows, maps.back().dim(1));
-    keys = std::max(keys, maps.back().dim(2));
+  for (const DrawnMap& map : maps) {
+    rows = std::max(rows, map.rows);
+    keys = std::max(keys, map.keys);
   }
   const auto layers = static_cast<int64_t>(maps.size());
-  const int64_t heads = std::min(maps[0].dim(0), drawn_heads);
+  const int64_t heads = std::min(maps[0].heads, drawn_heads);
 
   PanelPicture grid(0, layers, heads, rows, keys);
   for (int64_t layer = 0; layer < layers; ++layer) {
-    const Tensor& map = maps[static_cast<size_t>(layer)];
-    const std::vector<float> p = map.to_vector<float>();
-    const int64_t own = map.dim(1), columns = map.dim(2);
+    const auto& [all, own, columns, p] = maps[static_cast<size_t>(layer)];
     for (int64_t i = 0; i < heads * own * columns; ++i) {
       const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
       if (share > 0) {
@@ -302,7 +316,7 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
 bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
   const std::vector<int32_t> ids = task_data.first_tokens(lifetime_tokens);
   if (ids.empty() || run.model->memory_length() == 0) return false;
-  const std::vector<std::vector<double>> layers = lifetimes_of(run, ids);
+  const std::vector<std::vector<double>> layers = lifetimes_of(*run.model, ids, run.config.length);
   if (layers.empty()) return false;
   const std::vector<std::string> kinds =
       kinds_of(ids, task_data.items() == "bytes",
@@ -327,6 +341,20 @@ bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
   }
   write_heat_map(picture(run.out, "lifetimes.png"), map);
   return true;
+}
+
+void rehearse_pictures(const LanguageModel& model, int64_t length) {
+  const Tensor tokens =
+      Tensor::zeros({1, std::min(length, drawn_tokens)}, DType::i32, model.device());
+  try {
+    drawn_maps(model, tokens);
+  } catch (const NoAttentionMap&) {  // then there is no picture
+  }
+  model.seen_spans(tokens);
+  if (model.memory_length() == 0) return;
+  constexpr int64_t alike = 3;  // later segments need what the third does
+  const auto ids = static_cast<size_t>(std::min(lifetime_tokens, alike * length));
+  lifetimes_of(model, std::vector<int32_t>(ids), length);
 }
 
 bool draw_living(const TrainingRun& run) {

@@ -53,6 +53,9 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data);
 /// by itself, and all others. Returns false, and draws nothing, unless the model learns that and
 /// the split has tokens.
 bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data);
+/// Runs a model as draw_attention(), draw_spans() and draw_lifetimes() do in a run with segments of
+/// `length` tokens, and draws nothing: for predictions of memory.
+void rehearse_pictures(const LanguageModel& model, int64_t length);
 /// Draws "pictures/living.png": the memories that the next token sees, a mean over layers and
 /// samples, over steps, from metrics.jsonl. Returns false, and draws nothing, if it has none.
 bool draw_living(const TrainingRun& run);

@@ -58,6 +58,7 @@ struct RunConfig {
   MatmulLibrary matmul_library = MatmulLibrary::own;
   ByteSize memory_limit;  ///< 0: no limit
   bool graph = false;     ///< record steps of one shape and submit them to the device as a whole
+  bool sparing = false;   ///< see sparing_evaluation(); no part of config.toml
   bool check_replays = false;  ///< check that recomputed layers give the same values again
   bool anomaly = false;        ///< throw at the first op of a step that produces NaN or Inf
 
@@ -144,6 +145,9 @@ struct RunConfig {
   /// Gives the model at least `length` positions, unless the user has set their number. Throws
   /// ValueError if the user has to choose the axes of a grid.
   void follow_length();
+  /// Whether evaluation reads no more rows at a time than a step, so that it fits where steps do:
+  /// memory_limit is set, or --budget was given.
+  bool sparing_evaluation() const { return sparing || memory_limit.bytes > 0; }
   /// Returns a line about the changes of follow_length(); empty if there are none.
   std::string remark_on_positions();
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/pictures.h"
 #include "app/run.h"
 #include "autograd/engine.h"
+#include "autograd/mode.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "core/graph.h"
@@ -13,6 +15,7 @@
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"
+#include "ops/patterns/layout_cache.h"
 #include "ops/shape.h"
 #include "train/config.h"
 #include "train/segments.h"
@@ -38,8 +41,8 @@ Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
 
 /// Returns the forward pass of an encoder that predicts no tokens, through the first head that it
 /// has.
-std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c, Device device) {
-  const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
+std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c, Device device,
+                                        Pass pass) {
   return [=, &model, batch = c.batch, length = c.length]() -> Tensor {
     const EncoderConfig& e = model.encoder_config();
     EncoderInputs in{.tokens = some_ids(batch, length, e.vocab, device)};
@@ -69,34 +72,33 @@ struct HeldByPass {
   std::vector<Tensor> batch;  // of a recorded step; else only the graph holds its tokens
 };
 
-/// Returns the forward pass of the steps of a run, on synthetic tokens.
+/// Returns the forward pass of the steps of a run, or of its validation, on synthetic tokens.
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
                                    bool recorded, HeldByPass& held,
-                                   std::vector<SegmentMemory>& memories) {
-  const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
+                                   std::vector<SegmentMemory>& memories, Pass pass) {
+  const auto passes = static_cast<double>(c.accumulate * c.optimizer.update_period);
+  const double by = pass.training ? make_loss_scale(c).value() / passes : 1;  // 1: no product
   if (const Encoder* encoder = model.as_encoder()) {
     const EncoderConfig& e = encoder->encoder_config();
     const bool asks = e.classes > 0 || e.span_head || e.choice_head;
     if (asks && !e.mlm_head) {
-      return [&held, by, of_head = forward_of_head(*encoder, c, device)]() -> Tensor {
+      return [&held, by, of_head = forward_of_head(*encoder, c, device, pass)]() -> Tensor {
         held.losses.loss = of_head();
         return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
       };
     }
   }
   if (!model.predicts_tokens() && model.classes() > 0) {
-    const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
     return [=, &model, &held, batch = c.batch, length = c.length]() -> Tensor {
       const SourceTokens in{.tokens = some_ids(batch, length, model.vocab(), device)};
-      held.losses.loss = profile_loss(model.class_logits(in, pass),
-                                      some_ids(batch, model.classes(), 1, device));
+      held.losses.loss =
+          profile_loss(model.class_logits(in, pass), some_ids(batch, model.classes(), 1, device));
       return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
     };
   }
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
-  const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
   return [=, &model, &held, &memories, batch = c.batch, source_length = c.length]() -> Tensor {
     const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
     const Tensor tokens = ids(length), targets = ids(length);
@@ -108,6 +110,20 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
     const Tensor loss = held.losses.total();
     return by != 1 ? mul(loss, by) : loss;
   };
+}
+
+/// Runs batches of validation as a run does: of no more rows than a step.
+void validate_on(const LanguageModel& model, const RunConfig& c, Device device) {
+  const NoGrad off;
+  HeldByPass held;
+  std::vector<SegmentMemory> memory;
+  memory.push_back(model.evaluation_memory(c.batch));
+  const auto forward = forward_of(model, c, device, false, held, memory, Pass{});
+  for (int segment = 0; segment < 2; ++segment) {  // the second one has the memory of the first
+    forward();
+    memory.front() = std::move(held.losses.memory);
+    held = {};
+  }
 }
 
 void apply(RunConfig& config, const StepShape& shape) {
@@ -164,7 +180,9 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
   const bool waits = c.optimizer.update_period > 1;
   const bool graph = recorded_ && !inspect && !waits;
-  const std::function<Tensor()> forward = forward_of(*model, c, device, graph, held, memories);
+  const std::function<Tensor()> forward =
+      forward_of(*model, c, device, graph, held, memories,
+                 Pass{.training = true, .gen = Generator{c.seed}.fork("step")});
   const ReconstructionErrorMonitor inversion;  // as in training runs
   int64_t results = 0;                         // bytes of the losses of a pass
   MeasureOptions options{.clip = c.optimizer.clip,
@@ -202,7 +220,19 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
     m.hold(Category::memory, 2 * kept);  // what the recording reads, copies of its results
     m.hold(Category::other, (c.accumulate - 1) * results);
   }
-  if (inspect) inspect(*trace, before);
+  if (inspect) {
+    inspect(*trace, before);
+    return m;
+  }
+  next.clear();
+  const int64_t states =
+      memory_tracker(device).live()[Category::optimizer] - base[Category::optimizer];
+  const int64_t beside = m.optimizer - states + m.graph + (waits ? m.gradient : 0);
+  const auto peak_of = [&](const std::function<void()>& work) {
+    return beside + measure_peak(device, base, work);
+  };
+  m.evaluation_peak = peak_of([&] { validate_on(*model, c, device); });
+  m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
   return m;
 }
 
@@ -534,6 +564,7 @@ Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from) {
   };
   Strategy best = choose();
   apply(config, best.shape);
+  clear_layout_cache();  // of what was tried
   return best;
 }
 

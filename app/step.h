@@ -34,9 +34,10 @@ class StepPlanner {
   const RunConfig& config() const { return config_; }
 
   /// Builds the model on the device and takes a step: on meta_device this is a prediction,
-  /// elsewhere a measurement of the second step, after a first one that fills caches. `inspect`, if
-  /// set, receives the step's trace and the usage before it. Throws if the model cannot be built in
-  /// this shape.
+  /// elsewhere a measurement of the second step, after a first one that fills caches. Then it runs
+  /// what a run does between steps: a batch of validation and the pictures. `inspect`, if set,
+  /// receives the step's trace and the usage before it, and the step is all that runs. Throws if
+  /// the model cannot be built in this shape.
   StepMemory step(const StepShape& shape, Device device = meta_device,
                   const std::function<void(const MemoryTrace&, const Usage& before)>& inspect = {},
                   bool macs = true) const;

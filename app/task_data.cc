@@ -175,17 +175,23 @@ double TextData::bits(const std::string& name) const {
   return total.bits() * static_cast<double>(total.count) / per;
 }
 
-/// As many streams that what they read beforehand is little beside what they score.
+/// As many streams that what they read beforehand is little beside what they score. Their number is
+/// part of the figure, so it depends on nothing else.
 EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
   const int64_t length = run_.config.length;
   const int64_t warm_up = (run_.model->memory_tokens() + length - 1) / length * length;
   const int64_t many = part.size() / (16 * (warm_up + length));
-  return {part, std::clamp<int64_t>(many, 1, together()), length, warm_up, run_.device};
+  return {part, std::clamp<int64_t>(many, 1, most_together()), length, warm_up, run_.device};
 }
 
 Score TextData::score_streams(const CorpusPart& part) const {
   const EvaluationStreams batches = evaluation_streams(part);
-  return longspan::score_streams(*run_.model, batches, batches.streams());
+  Score all;
+  for (int64_t first = 0; first < batches.streams(); first += together()) {
+    const int64_t count = std::min(together(), batches.streams() - first);
+    all += longspan::score_streams(*run_.model, batches.some(first, count), count);
+  }
+  return all;
 }
 
 std::string TextData::protocol(const std::string& part) const {

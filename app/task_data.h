@@ -137,8 +137,13 @@ class TextData final : public TaskData {
   BatchOptions options() const;
   bool alike() const;  // whether every batch counts the same number of targets
   Batch batch_of(int64_t i) const;
-  /// Windows that evaluation reads at a time.
-  int64_t together() const { return std::max<int64_t>(1, 4096 / run_.config.length); }
+  /// Windows that evaluation reads at a time at most.
+  int64_t most_together() const { return std::max<int64_t>(1, 4096 / run_.config.length); }
+  /// Windows that it reads at a time.
+  int64_t together() const {
+    const RunConfig& c = run_.config;
+    return c.sparing_evaluation() ? std::min(most_together(), c.batch) : most_together();
+  }
   EvaluationStreams evaluation_streams(const CorpusPart& part) const;
   Score score_streams(const CorpusPart& part) const;
   /// Whether every token of a split is a target, so that bits are per symbol.

@@ -52,6 +52,7 @@ std::string choose_policy(const CommandLine& line, const Settings& settings,
   const bool given = last_setting(settings, "model.memory") != nullptr;
   const Choice from = automatic.value_or(given ? Choice::own : Choice::same);
   const Strategy s = choose_strategy(config, parse_bytes(*budget, "--budget"), from);
+  config.sparing = true;
   std::string remark =
       fmt::format("{}: a step needs {} of {}, and runs {:.2f} forward passes again", s.options(),
                   bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
@@ -95,7 +96,7 @@ int train_command(int argc, const char* const* argv) {
       {"--rewarm", "", "with --resume: begin the schedule of the learning rate anew", true},
       {"--other-data", "", "with --resume: go on with other data than before", true},
       {"--budget", "",
-       "bytes that a step may need, as 4GiB: choose the --memory that fits and runs "
+       "bytes that the run may need, as 4GiB: choose the --memory that fits and runs "
        "the least again"}};
   const CommandLine line = read_command_line(
       argc, argv, own,

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "core/best_fit.h"
@@ -62,21 +63,44 @@ int64_t give_up(char* from, char* to) {
   return madvise(from, static_cast<size_t>(bytes), MADV_DONTNEED) == 0 ? bytes : 0;
 }
 
+/// Returns a range of free addresses, null if the system grants none.
+void* reserve(int64_t bytes) {
+  void* const range = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return range != MAP_FAILED ? range : nullptr;
+}
+
+bool grants(int64_t bytes) {
+  void* const range = reserve(bytes);
+  if (range != nullptr) munmap(range, static_cast<size_t>(bytes));
+  return range != nullptr;
+}
+
+/// Returns how much the arena may reserve of `wanted` bytes of addresses. Under a limit on them
+/// (ulimit -v, ulimit -d) half of what the system grants remains for the rest of the program, but
+/// no more than it needs: stacks, buffers, mapped files.
+int64_t reservable(int64_t wanted) {
+  constexpr int64_t rest = int64_t{512} << 20;
+  if (grants(wanted + rest)) return wanted;
+  int64_t most = 0;
+  for (int64_t step = wanted + rest; step >= huge_page; step /= 2) {
+    if (grants(most + step)) most += step;
+  }
+  return std::min(wanted, most - std::min(most / 2, rest));
+}
+
 struct Arena {
   int64_t physical;
   BestFit blocks;
 
   Arena() : physical(static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)) {
-    for (int64_t size = 4 * physical; size >= huge_page; size /= 2) {
-      void* range = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (range == MAP_FAILED) continue;
-      char* const start = aligned_up(static_cast<char*>(range), huge_page);
-      size = round_down(size - (start - static_cast<char*>(range)), huge_page);
-      blocks.open(start, size, physical, nullptr, give_up, page_bytes());
-      madvise(start, static_cast<size_t>(size), MADV_HUGEPAGE);
-      break;
-    }
+    int64_t size = reservable(4 * physical);
+    void* const range = size > huge_page ? reserve(size) : nullptr;
+    if (range == nullptr) return;
+    char* const start = aligned_up(static_cast<char*>(range), huge_page);
+    size = round_down(size - (start - static_cast<char*>(range)), huge_page);
+    blocks.open(start, size, physical, nullptr, give_up, page_bytes());
+    madvise(start, static_cast<size_t>(size), MADV_HUGEPAGE);
   }
 };
 

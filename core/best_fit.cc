@@ -1,15 +1,18 @@
 #include "core/best_fit.h"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
+#include <new>
 
 namespace longspan {
 
 char* BestFit::allocate(int64_t bytes) {
+  const bool within = top_ - begin_ - free_ + bytes <= limit_;  // of all blocks
   const bool small = bytes <= small_limit;
   if (small) {
     auto& list = small_[static_cast<size_t>(bytes / 64)].free;
-    if (!list.empty()) {
+    if (!list.empty() && within) {
       char* const at = list.back();
       list.pop_back();
       free_ -= bytes;  // blocks in these lists are never given up
@@ -17,11 +20,16 @@ char* BestFit::allocate(int64_t bytes) {
     }
   }
   reserve(bytes);
-  char* at = from_free(bytes);
-  if (at == nullptr) at = from_top(bytes);
+  all_given_up_ = false;
+  char* at = find(bytes);
   if (at == nullptr && drain_small()) {
-    at = from_free(bytes);
-    if (at == nullptr) at = from_top(bytes);
+    all_given_up_ = false;
+    at = find(bytes);
+  }
+  if (at == nullptr && within && give_up_ != nullptr) {
+    shared_pages_count_ = false;
+    at = find(bytes);
+    shared_pages_count_ = true;
   }
   if (at != nullptr) {
     ++blocks_;
@@ -56,6 +64,11 @@ void BestFit::reserve(int64_t bytes) {
   if (needed > equals.free.capacity()) equals.free.reserve(2 * needed);
 }
 
+char* BestFit::find(int64_t bytes) {
+  char* const at = from_free(bytes);
+  return at != nullptr ? at : from_top(bytes);
+}
+
 char* BestFit::from_free(int64_t bytes) {
   const auto fit = by_size_.lower_bound({bytes, nullptr});
   if (fit == by_size_.end()) return nullptr;
@@ -77,7 +90,9 @@ bool BestFit::fits(int64_t fresh, int64_t again) {
     return top_ - begin_ - given_up_ + fresh + std::min(again, given_up_) <= limit_;
   };
   if (give_up_ == nullptr) return fresh == 0 || within();
-  if (within()) return true;
+  if (within() || !shared_pages_count_) return true;
+  if (all_given_up_) return false;
+  all_given_up_ = true;
   given_up_ = 0;
   for (const auto& [at, bytes] : by_address_) given_up_ += give_up_(at, at + bytes);
   return within();
@@ -145,5 +160,32 @@ bool BestFit::drain_small() {
   }
   return any;
 }
+
+namespace memory {
+namespace {
+
+std::array<std::atomic<void (*)()>, 8> droppers;  // null after the last one
+
+}  // namespace
+
+void when_short(void (*drop)()) {
+  for (auto& slot : droppers) {
+    void (*none)() = nullptr;
+    if (slot.compare_exchange_strong(none, drop) || none == drop) return;
+  }
+}
+
+void drop_retained() {
+  for (const auto& slot : droppers) {
+    void (*const drop)() = slot.load();
+    if (drop == nullptr) return;
+    try {
+      drop();
+    } catch (const std::bad_alloc&) {  // no host memory for it either
+    }
+  }
+}
+
+}  // namespace memory
 
 }  // namespace longspan

@@ -44,9 +44,10 @@ class BestFit {
     give_up_ = give_up;
   }
 
-  /// Allocated blocks and retained free bytes together never exceed `bytes`. If no free block fits
-  /// and the next addresses would exceed the limit, free ranges are given up: their addresses stay
-  /// usable, and gaps between blocks do not count.
+  /// Allocated blocks together never exceed `bytes`. Nor do they with the retained free bytes, as
+  /// far as those can be given up: if no free block fits and the next addresses would exceed the
+  /// limit, free ranges are given up, whose addresses stay usable. Only where that is not enough
+  /// are the pages that blocks share with gaps not counted: so whatever fits in `bytes` is served.
   void set_limit(int64_t bytes) { limit_ = bytes; }
   int64_t limit() const { return limit_; }
   /// Returns a block of `bytes`, a multiple of 64, or null if there is no space. Throws
@@ -77,6 +78,7 @@ class BestFit {
   };
 
   void reserve(int64_t bytes);
+  char* find(int64_t bytes);
   char* from_free(int64_t bytes);
   char* from_top(int64_t bytes);
   void insert_free(char* at, int64_t bytes);
@@ -86,7 +88,9 @@ class BestFit {
 
   char *begin_ = nullptr, *top_ = nullptr, *end_ = nullptr;
   int64_t limit_ = 0, page_ = 0, free_ = 0;
-  int64_t given_up_ = 0;  // lower bound of the free bytes that are given up
+  bool shared_pages_count_ = true;  // pages that gaps share with blocks, against the limit
+  bool all_given_up_ = false;       // in this call of allocate()
+  int64_t given_up_ = 0;            // lower bound of the free bytes that are given up
   Back back_ = nullptr;
   GiveUp give_up_ = nullptr;
   int64_t blocks_ = 0;  // allocated, or free in lists of equal blocks
@@ -95,5 +99,15 @@ class BestFit {
   std::pmr::set<std::pair<int64_t, char*>> by_size_{&nodes_};
   std::array<Equals, small_limit / 64 + 1> small_;
 };
+
+namespace memory {
+
+/// Has `drop` called whenever a device has no room for a request, before the request is tried once
+/// more. It frees what is only retained for later calls and can be made again, as caches are.
+void when_short(void (*drop)());
+/// Calls these functions.
+void drop_retained();
+
+}  // namespace memory
 
 }  // namespace longspan

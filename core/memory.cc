@@ -427,6 +427,42 @@ int64_t Region::largest_block() const {
 
 void set_source(DeviceKind kind, const Source& source) { ledger({kind, 0}).source = source; }
 
+namespace {
+
+/// Returns a block; null if there is no room, with `usage` as it is then. `drop`: whether more room
+/// may be made with drop_retained().
+void* try_allocate(Ledger& l, Device device, int64_t block, Category category, Usage& usage,
+                   bool& drop) {
+  const std::lock_guard lock(l.mutex);
+  void* data = nullptr;
+  const bool injected = l.fail_after == 0;
+  if (l.fail_after >= 0) --l.fail_after;
+  if (!injected) {
+    try {
+      l.nodes.reserve(l.blocks + l.kept + 1);
+      data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
+      drop = data == nullptr;
+    } catch (const std::bad_alloc&) {  // no host memory for the bookkeeping
+    }
+  }
+  if (data == nullptr) {
+    usage = snapshot(l, l.live);
+    return nullptr;
+  }
+  l.live[category] += block;
+  l.total += block;
+  ++l.blocks;
+  ++l.allocations;
+  if (l.total > l.peak_total) {
+    l.peak_total = l.total;
+    l.peak = snapshot(l, l.live);
+  }
+  if (MemoryTrace* t = l.trace) t->on_allocate(data, block, category);
+  return data;
+}
+
+}  // namespace
+
 void* allocate(Device device, int64_t bytes, Category category) {
   register_backends();
   const int64_t block = block_bytes(bytes);
@@ -435,31 +471,11 @@ void* allocate(Device device, int64_t bytes, Category category) {
                        "{} is not available in this build or on this machine; use cpu",
                        name_of(device));
   Usage usage;
-  {
-    const std::lock_guard lock(l.mutex);
-    void* data = nullptr;
-    const bool injected = l.fail_after == 0;
-    if (l.fail_after >= 0) --l.fail_after;
-    if (!injected) {
-      try {
-        l.nodes.reserve(l.blocks + l.kept + 1);
-        data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
-      } catch (const std::bad_alloc&) {  // no host memory for the bookkeeping
-      }
-    }
-    if (data != nullptr) {
-      l.live[category] += block;
-      l.total += block;
-      ++l.blocks;
-      ++l.allocations;
-      if (l.total > l.peak_total) {
-        l.peak_total = l.total;
-        l.peak = snapshot(l, l.live);
-      }
-      if (MemoryTrace* t = l.trace) t->on_allocate(data, block, category);
-      return data;
-    }
-    usage = snapshot(l, l.live);
+  bool drop = false;
+  if (void* data = try_allocate(l, device, block, category, usage, drop)) return data;
+  if (drop) {
+    drop_retained();
+    if (void* data = try_allocate(l, device, block, category, usage, drop)) return data;
   }
   throw OutOfMemory(
       fmt::format("out of memory on {}: no room for {} of {}\n{}  shorten the sequence, shrink the "

@@ -110,6 +110,7 @@ Tensor SampleStreams::reset(int64_t segment, int64_t count) const {
 EvaluationStreams::EvaluationStreams(CorpusPart part, int64_t streams, int64_t length,
                                      int64_t warm_up, Device device)
     : part_(std::move(part)),
+      all_(streams),
       streams_(streams),
       length_(length),
       warm_up_(warm_up),
@@ -120,17 +121,17 @@ EvaluationStreams::EvaluationStreams(CorpusPart part, int64_t streams, int64_t l
 
 int64_t EvaluationStreams::size() const {
   if (part_.size() == 0) return 0;
-  const int64_t own = (part_.size() + streams_ - 1) / streams_;
-  return (own + (streams_ > 1 ? warm_up_ : 0) + length_ - 1) / length_;
+  const int64_t own = (part_.size() + all_ - 1) / all_;
+  return (own + (all_ > 1 ? warm_up_ : 0) + length_ - 1) / length_;
 }
 
 Batch EvaluationStreams::operator[](int64_t i) const {
   require(i >= 0 && i < size(), "data", "batch {} of {}", i, size());
-  const int64_t own = (part_.size() + streams_ - 1) / streams_;
-  const int64_t most = own + (streams_ > 1 ? warm_up_ : 0);
+  const int64_t own = (part_.size() + all_ - 1) / all_;
+  const int64_t most = own + (all_ > 1 ? warm_up_ : 0);
   const int64_t count = std::min(length_, most - i * length_);
   std::vector<int32_t> tokens, targets;
-  for (int64_t s = 0; s < streams_; ++s) {
+  for (int64_t s = first_; s < first_ + streams_; ++s) {
     // Target j of the split is predicted from token j - 1. A stream reads from `from` on.
     const int64_t begin = std::min(s * own, part_.size());
     const int64_t end = std::min(begin + own, part_.size());
@@ -141,6 +142,15 @@ Batch EvaluationStreams::operator[](int64_t i) const {
     }
   }
   return batch_of(tokens, targets, streams_, device_);
+}
+
+EvaluationStreams EvaluationStreams::some(int64_t first, int64_t count) const {
+  require(first >= 0 && count >= 1 && first + count <= streams_, "data", "streams {} to {} of {}",
+          first, first + count - 1, streams_);
+  EvaluationStreams part = *this;
+  part.first_ = first_ + first;
+  part.streams_ = count;
+  return part;
 }
 
 }  // namespace longspan

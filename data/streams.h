@@ -97,11 +97,14 @@ class EvaluationStreams {
   /// Batch i, 0 <= i < size(): tokens and targets [streams, L]; the last one may be shorter.
   /// Streams that have ended read zeros.
   Batch operator[](int64_t i) const;
+  /// Returns the batches of `count` of these streams, from stream `first` on, alone.
+  EvaluationStreams some(int64_t first, int64_t count) const;
   int64_t streams() const { return streams_; }
   int64_t warm_up() const { return warm_up_; }
 
  private:
   CorpusPart part_;
+  int64_t all_, first_ = 0;  // the number of streams, the first of those of this object
   int64_t streams_, length_, warm_up_;
   Device device_;
 };

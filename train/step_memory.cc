@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/graph.h"
 #include "ops/cost.h"
+#include "ops/patterns/layout_cache.h"
 
 namespace longspan {
 namespace {
@@ -34,6 +35,7 @@ int64_t phase_peak(Device device, const Usage& base, StepMemory& m) {
   if (bytes > m.peak()) {
     m.at_peak = usage;
     for (size_t i = 0; i < usage.bytes.size(); ++i) m.at_peak.bytes[i] -= base.bytes[i];
+    m.at_peak[Category::cache] = 0;
   }
   memory_tracker(device).reset_peak();
   return bytes;
@@ -155,7 +157,9 @@ int64_t states_elsewhere(const Optimizer& optimizer, Device device) {
 
 }  // namespace
 
-int64_t StepMemory::peak() const { return std::max({forward_peak, backward_peak, update_peak}); }
+int64_t StepMemory::peak() const {
+  return std::max({forward_peak, backward_peak, update_peak, evaluation_peak, picture_peak});
+}
 
 void StepMemory::hold(Category category, int64_t bytes) {
   for (int64_t* peak : {&forward_peak, &backward_peak, &update_peak}) *peak += bytes;
@@ -174,6 +178,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   if (rehearsal) rehearsal->restart();
   const Usage before = tracker.live();
   m.parameter = before[Category::parameter] - base[Category::parameter];
+  count_asked_layouts();
   tracker.reset_peak();
   for (int64_t pass = 0; pass < std::min(options.passes, different_passes); ++pass) {
     const Within phase(regions.gradients);
@@ -212,6 +217,8 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.optimizer = tracker.live()[Category::optimizer] - base[Category::optimizer] + elsewhere;
   m.hold(Category::optimizer, elsewhere);
   m.hold(Category::data, batches);
+  m.layouts = layout_cache_state().asked;
+  m.hold(Category::cache, m.layouts);
   if (rehearsal) {
     // Of more passes than were measured, each adds as many constants as the others.
     const int64_t measured = std::min(options.passes, different_passes);
@@ -224,6 +231,13 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
     m.graph += (*region)->bytes();
   }
   return m;
+}
+
+int64_t measure_peak(Device device, const Usage& base, const std::function<void()>& work) {
+  count_asked_layouts();
+  memory_tracker(device).reset_peak();
+  work();
+  return total(memory_tracker(device).peak(), base) + layout_cache_state().asked;
 }
 
 std::vector<SavedTerm> collect_terms(const std::vector<SavedTerm>& terms, const TermNames& names) {

@@ -28,17 +28,22 @@ struct SavedTerm {
 struct StepMemory {
   int64_t parameter = 0, gradient = 0, optimizer = 0;
   int64_t saved = 0;  ///< at the end of the forward pass
-  /// The largest sum of live bytes in each phase, without Category::cache, which has its own bound.
+  /// The largest sum of live bytes in each phase. Of Category::cache they have all layouts of
+  /// attention that the step asks for, and no others: those are dropped where room is short.
   int64_t forward_peak = 0, backward_peak = 0, update_peak = 0;
+  /// The same for what a run does between steps, if it was measured: validation and pictures.
+  int64_t evaluation_peak = 0, picture_peak = 0;
   Usage at_peak;  ///< per category, at the moment of the largest peak
+  int64_t layouts = 0;  ///< of attention, as above
   /// Bytes that a recorded step reserves permanently, included in all peaks; 0: not recorded.
   int64_t graph = 0;
   /// Multiply-accumulates of the forward pass, and those that backward recomputes.
   int64_t macs = 0, again = 0;
   std::vector<SavedTerm> terms;  ///< the terms of `saved` in trace order; only if a trace was given
 
+  /// The largest of all.
   int64_t peak() const;
-  /// Adds bytes that are held all the time.
+  /// Adds bytes that are held during the whole step.
   void hold(Category category, int64_t bytes);
   double extra_forward() const {
     return macs > 0 ? static_cast<double>(again) / static_cast<double>(macs) : 0;
@@ -71,6 +76,10 @@ struct MeasureOptions {
 /// is a measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options = {});
+
+/// Runs what a run does between steps, and returns the largest sum of live bytes on top of `base`,
+/// counted as in StepMemory.
+int64_t measure_peak(Device device, const Usage& base, const std::function<void()>& work);
 
 /// Letters for sizes, e.g. {{512, "D"}, {2048, "F"}}; the first match is used.
 using Letters = std::vector<std::pair<int64_t, std::string>>;

@@ -6,9 +6,11 @@
 #include <list>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "autograd/mode.h"
+#include "core/best_fit.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "core/memory.h"
@@ -21,19 +23,27 @@ namespace {
 
 using LayoutPointer = std::shared_ptr<const BlockLayout>;
 
-// Sets the category of a new layout's tensors to cache and returns their bytes. No one else may use
-// them yet.
-int64_t claim(BlockLayout& layout) {
+int64_t bytes_of(const BlockLayout& layout) {
   int64_t bytes = 0;
-  const auto take = [&bytes](const Tensor& t) {
+  const auto add = [&bytes](const Tensor& t) {
     if (!t) return;
-    t.storage().set_category(Category::cache);
     bytes += memory::block_bytes(std::max<int64_t>(1, t.storage().bytes()));  // empty tensors take
                                                                               // a block too
   };
+  BlockLayout::visit_tensors(add, layout);
+  add(layout.key);
+  return bytes;
+}
+
+// Sets the category of a new layout's tensors to cache and returns their bytes. No one else may use
+// them yet.
+int64_t claim(BlockLayout& layout) {
+  const auto take = [](const Tensor& t) {
+    if (t) t.storage().set_category(Category::cache);
+  };
   BlockLayout::visit_tensors(take, layout);
   take(layout.key);
-  return bytes;
+  return bytes_of(layout);
 }
 
 uint64_t hash_of(const std::vector<int64_t>& words) {
@@ -59,6 +69,7 @@ class Cache {
     const std::lock_guard lock(mutex_);
     if (LayoutPointer known = find_locked(hash, words)) return known;
     ++made_;
+    ask(*made);
     const bool keep = bytes <= limit_;
     std::list<Entry>& list = keep ? kept_ : used_;
     list.push_front({hash, made, keep ? made : nullptr, nullptr, keep ? bytes : 0});
@@ -84,7 +95,13 @@ class Cache {
 
   LayoutCacheState state() {
     const std::lock_guard lock(mutex_);
-    return {static_cast<int64_t>(kept_.size()), bytes_, made_};
+    return {static_cast<int64_t>(kept_.size()), bytes_, made_, asked_bytes_};
+  }
+
+  void count_asked() {
+    const std::lock_guard lock(mutex_);
+    asked_.clear();
+    asked_bytes_ = 0;
   }
 
   int64_t set_limit(int64_t bytes) {
@@ -117,9 +134,14 @@ class Cache {
       LayoutPointer layout = at->second->layout.lock();
       if (layout == nullptr || !equal(layout->key, words)) continue;
       if (at->second->kept != nullptr) kept_.splice(kept_.begin(), kept_, at->second);
+      ask(*layout);
       return layout;
     }
     return nullptr;
+  }
+
+  void ask(const BlockLayout& layout) {
+    if (asked_.insert(&layout).second) asked_bytes_ += bytes_of(layout);
   }
 
   static bool equal(const Tensor& key, const std::vector<int64_t>& words) {
@@ -154,12 +176,16 @@ class Cache {
   std::mutex mutex_;
   std::list<Entry> kept_, used_;  // kept_: most recently used first
   std::unordered_multimap<uint64_t, Position> by_hash_;
-  int64_t bytes_ = 0, made_ = 0, limit_ = int64_t{64} << 20;
+  std::unordered_set<const BlockLayout*> asked_;  // addresses, of which some may be gone
+  int64_t bytes_ = 0, made_ = 0, asked_bytes_ = 0, limit_ = int64_t{64} << 20;
 };
 
 // Never destroyed: memory on a device cannot be freed once the driver has shut down.
 Cache& cache() {
-  static auto* instance = new Cache;
+  static auto* instance = [] {
+    memory::when_short(clear_layout_cache);
+    return new Cache;
+  }();
   return *instance;
 }
 
@@ -210,7 +236,15 @@ void keep_copy(const BlockLayout& layout, const std::shared_ptr<BlockLayout>& co
   if (layout.key) cache().keep_copy(layout, copy, claim(*copy));
 }
 
-LayoutCacheState layout_cache_state() { return cache().state(); }
+LayoutCacheState layout_cache_state() {
+  LayoutCacheState state = cache().state();
+  state.asked += asked_trees();
+  return state;
+}
+void count_asked_layouts() {
+  cache().count_asked();
+  count_asked_trees();
+}
 int64_t set_layout_cache_limit(int64_t bytes) { return cache().set_limit(bytes); }
 void clear_layout_cache() {
   cache().clear();

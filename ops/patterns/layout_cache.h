@@ -40,14 +40,17 @@ std::shared_ptr<const BlockLayout> cached_layout(
 /// Caches the device copy of a layout together with the layout, if that is cached.
 void keep_copy(const BlockLayout& layout, const std::shared_ptr<BlockLayout>& copy);
 
-/// The number of cached layouts, their bytes on all devices, and how many were made since the
-/// start.
+/// The number of cached layouts, their bytes on all devices, how many were made since the start,
+/// and the bytes on the host of the layouts and trees (tree.h) that were asked for since
+/// count_asked_layouts(), each counted once.
 struct LayoutCacheState {
-  int64_t layouts = 0, bytes = 0, made = 0;
+  int64_t layouts = 0, bytes = 0, made = 0, asked = 0;
 };
 LayoutCacheState layout_cache_state();
+void count_asked_layouts();
 
-/// Sets the bound in bytes (default 64 MiB) and returns the previous one. 0 caches nothing.
+/// Sets the bound in bytes (default 64 MiB) and returns the previous one. 0 caches nothing. The
+/// cache is dropped too when a device has no room for a request.
 int64_t set_layout_cache_limit(int64_t bytes);
 
 /// Drops all cached layouts.

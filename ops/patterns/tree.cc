@@ -5,10 +5,13 @@
 #include <limits>
 #include <list>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "core/best_fit.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "ops/patterns/edge_builder.h"
 
 namespace longspan {
@@ -183,6 +186,7 @@ class Cache {
     for (auto at = list_.begin(); at != list_.end(); ++at) {
       if (at->first != key) continue;
       list_.splice(list_.begin(), list_, at);
+      ask(*at->second);
       return at->second;
     }
     return nullptr;
@@ -191,6 +195,7 @@ class Cache {
     std::list<Entry> dropped;  // freed after the lock
     const std::lock_guard lock(mutex_);
     bytes_ += bytes_of(*layout);
+    ask(*layout);
     list_.emplace_front(std::move(key), std::move(layout));
     while (bytes_ > kMostBytes && !list_.empty()) {
       bytes_ -= bytes_of(*list_.back().second);
@@ -203,23 +208,42 @@ class Cache {
     dropped.swap(list_);
     bytes_ = 0;
   }
+  int64_t asked() {
+    const std::lock_guard lock(mutex_);
+    return asked_bytes_;
+  }
+  void count_asked() {
+    const std::lock_guard lock(mutex_);
+    asked_.clear();
+    asked_bytes_ = 0;
+  }
 
  private:
   static constexpr int64_t kMostBytes = int64_t{64} << 20;
   static int64_t bytes_of(const EdgeLayout& layout) {
     int64_t bytes = 0;
-    EdgeLayout::visit_tensors([&](const Tensor& t) { bytes += t ? t.nbytes() : 0; }, layout);
+    const auto add = [&](const Tensor& t) {
+      if (t) bytes += memory::block_bytes(std::max<int64_t>(1, t.nbytes()));
+    };
+    EdgeLayout::visit_tensors(add, layout);
     return bytes;
+  }
+  void ask(const EdgeLayout& layout) {
+    if (asked_.insert(&layout).second) asked_bytes_ += bytes_of(layout);
   }
   using Entry = std::pair<std::vector<int64_t>, std::shared_ptr<const EdgeLayout>>;
   std::mutex mutex_;
   std::list<Entry> list_;
-  int64_t bytes_ = 0;
+  std::unordered_set<const EdgeLayout*> asked_;  // addresses, of which some may be gone
+  int64_t bytes_ = 0, asked_bytes_ = 0;
 };
 
 // Never destroyed: memory on a device cannot be freed once the driver has shut down.
 Cache& cache() {
-  static auto* instance = new Cache;
+  static auto* instance = [] {
+    memory::when_short(clear_tree_cache);
+    return new Cache;
+  }();
   return *instance;
 }
 
@@ -298,6 +322,8 @@ int64_t tree_pairs(int64_t leaves, const TreeOptions& options) {
   return pairs + right;
 }
 
+int64_t asked_trees() { return cache().asked(); }
+void count_asked_trees() { cache().count_asked(); }
 void clear_tree_cache() { cache().clear(); }
 
 }  // namespace longspan

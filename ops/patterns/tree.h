@@ -66,6 +66,9 @@ std::shared_ptr<const EdgeLayout> tree_edges_of(int64_t leaves, const TreeOption
 /// that attends to itself.
 int64_t tree_pairs(int64_t leaves, const TreeOptions& options);
 
+/// Return and reset LayoutCacheState::asked of trees alone.
+int64_t asked_trees();
+void count_asked_trees();
 /// Drops the cached layouts of trees. clear_layout_cache() does it too.
 void clear_tree_cache();
 

@@ -124,6 +124,23 @@ TEST(EvaluationStreams, CountEveryTokenOnce) {
   EXPECT_EQ(EvaluationStreams(part(0), 2, 4, 3).size(), 0);
 }
 
+TEST(EvaluationStreams, AreTheSameInGroups) {
+  const EvaluationStreams all(part(100), 5, 4, 6);
+  const EvaluationStreams some = all.some(1, 3), last = some.some(2, 1);
+  ASSERT_EQ(some.size(), all.size());
+  EXPECT_EQ(some.streams(), 3);
+  for (int64_t i = 0; i < all.size(); ++i) {
+    const Batch of_all = all[i], of_some = some[i], of_last = last[i];
+    EXPECT_EQ(of_last.tokens.dim(0), 1);
+    for (int64_t s = 0; s < 3; ++s) {
+      EXPECT_EQ(row(of_some.tokens, s), row(of_all.tokens, s + 1));
+      EXPECT_EQ(row(of_some.targets, s), row(of_all.targets, s + 1));
+    }
+    EXPECT_EQ(row(of_last.targets, 0), row(of_all.targets, 3));
+  }
+  EXPECT_THROW(all.some(3, 3), ValueError);
+}
+
 TEST(EvaluationStreams, ReadBeforeTheyCount) {
   const EvaluationStreams all(part(40), 2, 4, 6);
   const Batch first = all[0], second = all[1];

@@ -6,9 +6,11 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
 #include "core/memory.h"
 #include "ops/patterns/blocks.h"
 #include "ops/patterns/pattern.h"
+#include "ops/patterns/tree.h"
 #include "ops/patterns/window.h"
 
 namespace longspan {
@@ -145,6 +147,43 @@ TEST(LayoutCache, TheBoundHoldsOverAThousandLengths) {
   }
   EXPECT_LE(cached_bytes() - before, limit);
   EXPECT_GT(layout_cache_state().layouts, 1);
+}
+
+TEST(LayoutCache, GivesWayWhereRoomIsShort) {
+  const Bound bound(kAmple);
+  const auto used = local_layout(50);
+  for (int64_t length = 2000; length < 2020; ++length) local_layout(length);
+  const int64_t bytes = layout_cache_state().bytes;
+  ASSERT_GT(bytes, 1 << 15);
+  set_memory_limit({}, memory_tracker().live().total() + 64);
+  const Tensor kept = Tensor::empty({bytes / 2}, DType::u8);
+  EXPECT_EQ(layout_cache_state().layouts, 0);
+  EXPECT_THROW(Tensor::empty({bytes}, DType::u8), OutOfMemory);  // what there is may not be enough
+  set_memory_limit({}, 0);
+  EXPECT_EQ(local_layout(50), used);
+}
+
+TEST(LayoutCache, CountsWhatIsAskedForOnce) {
+  const Bound bound(kAmple);
+  const auto asked = [](const std::function<void()>& work) {
+    count_asked_layouts();
+    work();
+    return layout_cache_state().asked;
+  };
+  EXPECT_EQ(asked([] {}), 0);
+  const int64_t one = asked([] { local_layout(100); });
+  EXPECT_EQ(one, layout_cache_state().bytes);
+  EXPECT_EQ(asked([] { local_layout(100), local_layout(100); }), one);  // also where it is known
+  const int64_t two = asked([] { local_layout(200), local_layout(100); });
+  EXPECT_EQ(two, layout_cache_state().bytes);
+  const Bound narrow(0);  // layouts in use count, whether they are kept or not
+  EXPECT_EQ(asked([] { local_layout(100); }), one);
+  const TreeOptions options{.k = 2};
+  const std::vector<int64_t> leaves{9, 30};
+  const int64_t before = cached_bytes();
+  const int64_t tree = asked([&] { tree_edges(leaves, options); });
+  EXPECT_EQ(tree, cached_bytes() - before);
+  EXPECT_EQ(asked([&] { tree_edges(leaves, options), tree_edges(leaves, options); }), tree);
 }
 
 TEST(LayoutCache, TheOldestGoFirst) {

@@ -81,6 +81,7 @@ Program::Program(const Start& start)
     for (const auto& [name, value] : start.environment) setenv(name.c_str(), value.c_str(), 1);
     limit(RLIMIT_FSIZE, start.file_limit);
     limit(RLIMIT_AS, start.memory_limit);
+    limit(RLIMIT_DATA, start.data_limit);
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -26,6 +26,7 @@ struct Start {
   std::vector<std::pair<std::string, std::string>> environment = {};  ///< added to ours
   int64_t file_limit = -1;    ///< most bytes that it may write to a file (RLIMIT_FSIZE)
   int64_t memory_limit = -1;  ///< most bytes of address space (RLIMIT_AS)
+  int64_t data_limit = -1;    ///< most bytes of private memory (RLIMIT_DATA)
   std::string folder = {};    ///< working folder; empty: that of the test
   std::string out = {};       ///< the file for standard output; empty: Outcome::out
   bool with_device = false;   ///< whether there is a device (harness/host_device.h)

@@ -127,7 +127,8 @@ Trained load_run(const CommandLine& line, Reads reads) {
           "no run given; expected --out DIR, the folder of a trained run");
   require<IoError>(kind_of_path(*out, "longspan") == PathKind::folder, "longspan",
                    "there is no run folder {}", *out);
-  const std::string checkpoint = choose_checkpoint(*out, line.value("--step"));
+  const std::string* step = line.value("--step");
+  std::string checkpoint = choose_checkpoint(*out, step);
   require<IoError>(!checkpoint.empty(), "longspan",
                    "{} holds no checkpoint; train into it first: longspan train --out {}", *out,
                    *out);
@@ -136,7 +137,10 @@ Trained load_run(const CommandLine& line, Reads reads) {
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   TrainingRun run(make_config(settings), *out);
   const TensorList state = named_state(*run.model);
-  const Json values = read_parameters(checkpoint, state);
+  Json values;
+  checkpoint = read_checkpoint(*out, checkpoint, step != nullptr, [&](const std::string& path) {
+    values = read_parameters(path, state);
+  });
   require_finite(*out, checkpoint, state);
   const std::vector<std::string> remarks = compare_inputs(
       {values, *out, checkpoint}, run.config, reads, "--out", is_on(line, other_data_flag.name));

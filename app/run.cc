@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "app/run_folder.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "data/data_sets.h"
@@ -207,18 +208,23 @@ void require_tokens_of(const RunConfig& config, const RunConfig& there, const Js
 
 Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
-  const std::string checkpoint = newest_checkpoint(start.from);
+  std::string checkpoint = newest_checkpoint(start.from);
   require<IoError>(!checkpoint.empty(), "--from",
                    "{} holds no checkpoint; expected the folder of a trained run", start.from);
   const RunConfig there = make_config(read_toml(start.from + "/config.toml"));
-  require_tokens_of(run.config, there, read_values(checkpoint), start.from);
+  Json values;
+  const auto read_first = [&](const std::string& path) { values = read_values(path); };
+  checkpoint = read_checkpoint(start.from, checkpoint, false, read_first);
+  require_tokens_of(run.config, there, values, start.from);
   const int64_t offset = position_offset(*run.config.model);
   require(position_offset(*there.model) == offset, "model.position_offset",
           "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),
           start.from);
   const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
   const TensorList state = named_state(*other);
-  const Json values = read_parameters(checkpoint, state);
+  checkpoint = read_checkpoint(start.from, checkpoint, false, [&](const std::string& path) {
+    values = read_parameters(path, state);
+  });
   const std::string bad = first_nonfinite(state);
   require(bad.empty(), "--from", "{}: \"{}\" holds NaN or infinity; expected another run",
           checkpoint, bad);

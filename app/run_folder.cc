@@ -173,6 +173,21 @@ std::string choose_checkpoint(const std::string& run, const std::string* step) {
        known.empty() ? "no checkpoint" : "the steps " + known);
 }
 
+std::string read_checkpoint(const std::string& run, std::string checkpoint, bool chosen,
+                            const std::function<void(const std::string& path)>& read) {
+  while (true) {
+    try {
+      read(checkpoint);
+      return checkpoint;
+    } catch (const IoError&) {
+      if (chosen || is_folder(checkpoint)) throw;
+      const std::string newest = newest_checkpoint(run);
+      if (newest.empty() || newest == checkpoint) throw;
+      checkpoint = newest;
+    }
+  }
+}
+
 void require_finite(const std::string& run, const std::string& checkpoint,
                     const TensorList& weights, const TensorList& optimizer) {
   std::string name = first_nonfinite(weights);

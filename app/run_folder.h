@@ -34,6 +34,13 @@ void require_no_run(const std::string& folder);
 /// there is none of `step`.
 std::string choose_checkpoint(const std::string& run, const std::string* step);
 
+/// Calls read(path) with the path of a checkpoint. A run in training removes its older checkpoints
+/// (`keep`): unless the user has `chosen` this one, one that disappears while it is read is
+/// replaced by the newest, with which `read` is called again. Returns the path of the one that was
+/// read. Throws what `read` throws.
+std::string read_checkpoint(const std::string& run, std::string checkpoint, bool chosen,
+                            const std::function<void(const std::string& path)>& read);
+
 /// Throws IoError if one of these tensors, read from a checkpoint of the run, contains NaN or Inf;
 /// names the newest earlier checkpoint without them.
 ///   weights  all parameters, which may be overwritten before it throws

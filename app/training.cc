@@ -124,20 +124,30 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
 }
 
 void Prepared::restore(double planned_seconds) {
-  const Before before(read_values(beginning.checkpoint), beginning.out, beginning.checkpoint);
-  if (!memories.empty()) {
-    const Sizes old = sizes_of(before, run.config);
-    memories = empty_memories(*run.model, old.accumulate, old.batch);
+  std::optional<Before> before;
+  TensorList all, waits;
+  Json values;
+  const auto read = [&](const std::string& path) {
+    beginning.checkpoint = path;
+    before.emplace(read_values(path), beginning.out, path);
+    if (!memories.empty()) {
+      const Sizes old = sizes_of(*before, run.config);
+      memories = empty_memories(*run.model, old.accumulate, old.batch);
+    }
+    all = progress();
+    waits = waiting_tensors();
+    all.insert(all.end(), waits.begin(), waits.end());
+    values = read_state(path, state, all);
+  };
+  const std::string first = beginning.checkpoint;
+  if (read_checkpoint(beginning.out, first, beginning.chosen, read) != first) {
+    beginning.newest = beginning.checkpoint;
   }
-  TensorList all = progress();
-  const TensorList waits = waiting_tensors();
-  all.insert(all.end(), waits.begin(), waits.end());
-  const Json values = read_state(beginning.checkpoint, state, all);
   at = Position::read(values, beginning.checkpoint);
   loss_scale.restore(values);
   require_finite(beginning.out, beginning.checkpoint, state,
                  loss_scale.adapts() ? progress() : all);
-  go_on_after(before);
+  go_on_after(*before);
   wait_for_update(values, waits);
   if (const Json* last = values.find("figures")) figures = *last;
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);

@@ -21,6 +21,7 @@
 #include "core/error.h"
 #include "core/kernels/gradient.h"
 #include "data/io/files.h"
+#include "data/io/json_members.h"
 
 namespace longspan {
 namespace {
@@ -58,13 +59,6 @@ class Hash {
 
 std::string hash_of(std::string_view text) { return hex(XXH3_64bits(text.data(), text.size())); }
 
-const std::string* find(const Metadata& metadata, std::string_view name) {
-  for (const auto& [key, value] : metadata) {
-    if (key == name) return &value;
-  }
-  return nullptr;
-}
-
 template <class... Args>
 [[noreturn]] void damaged(const std::string& path, fmt::format_string<Args...> format,
                           Args&&... args) {
@@ -93,19 +87,8 @@ void check_header(std::string_view header, const std::string& path, Checksums ch
   }
 }
 
-Metadata parse_metadata(const Json& json, const std::string& path) {
-  if (!json.is_object()) damaged(path, "__metadata__ is {}, not an object", json.kind());
-  Metadata metadata;
-  for (const JsonMember& member : json.object()) {
-    if (!member.value.is_string()) {
-      damaged(path, "metadata \"{}\" is {}, not a string", member.name, member.value.kind());
-    }
-    metadata.emplace_back(member.name, member.value.string());
-  }
-  return metadata;
-}
-
 TensorEntry parse_entry(const std::string& name, const Json& json, const std::string& path) {
+  if (!json.is_object()) damaged(path, "\"{}\" is {}, not an object", name, json.kind());
   const Json* dtype = json.find("dtype");
   const Json* shape = json.find("shape");
   const Json* offsets = json.find("data_offsets");
@@ -173,8 +156,11 @@ struct TensorFile {
     std::string text(static_cast<size_t>(length), '\0');
     read_exactly(file, path, "state", 8, text.data(), static_cast<int64_t>(length));
     header = parse_tensor_header(text, bytes, path, checksums);
-    const std::string* sum = find(header.metadata, "xxh3");
-    if (sum != nullptr) checksum = *sum;
+    for (const auto& [key, value] : header.metadata) {
+      if (key == "xxh3") checksum = value;
+      if (key.rfind(tensor_key, 0) == 0)
+        sums[std::string_view(key).substr(tensor_key.size())] = &value;
+    }
   }
 
   /// Reads one tensor's data, passes it to `take` piece by piece and compares its checksum.
@@ -189,11 +175,10 @@ struct TensorFile {
       take(at - entry.begin, buffer.data(), count);
       at += count;
     }
-    const std::string* promised =
-        find(header.metadata, fmt::format("{}{}", tensor_key, entry.name));
-    if (promised != nullptr && *promised != hash.digest()) {
-      damaged(path, "the checksum of \"{}\" is {}, its bytes give {}", entry.name, *promised,
-              hash.digest());
+    const auto promised = sums.find(entry.name);
+    if (promised != sums.end() && *promised->second != hash.digest()) {
+      damaged(path, "the checksum of \"{}\" is {}, its bytes give {}", entry.name,
+              *promised->second, hash.digest());
     }
   }
   void read(const TensorEntry& entry, Tensor tensor) {
@@ -225,7 +210,8 @@ struct TensorFile {
   std::string path;
   File file;
   TensorHeader header;
-  std::string checksum;  // the header's
+  std::string checksum;                                           // the header's
+  std::unordered_map<std::string_view, const std::string*> sums;  // of tensors
   std::vector<char> buffer;
 };
 
@@ -443,23 +429,30 @@ TensorHeader parse_tensor_header(std::string_view text, int64_t file_bytes, cons
   TensorHeader header;
   header.data_begin = 8 + static_cast<int64_t>(text.size());
   if (text.empty() || text[0] != '{') damaged(path, "its header does not begin with '{{'");
-  Json json;
+  constexpr std::string_view metadata = "__metadata__";
+  const auto take = [&](const std::string& name, const Json& value) {
+    if (name == metadata) damaged(path, "{} is {}, not an object", metadata, value.kind());
+    header.entries.push_back(parse_entry(name, value, path));
+  };
+  const auto take_note = [&](std::string name, const Json& value) {
+    if (!value.is_string()) {
+      damaged(path, "metadata \"{}\" is {}, not a string", name, value.kind());
+    }
+    header.metadata.emplace_back(std::move(name), value.string());
+  };
   try {
-    json = parse_json(text, 3);
+    parse_members(text, 3, take, metadata, take_note);
   } catch (const ValueError& error) {
     damaged(path, "its header is not valid: {}", error.what());
   }
-  if (!json.is_object()) damaged(path, "its header is {}, not an object", json.kind());
-  for (const JsonMember& member : json.object()) {
-    if (member.name == "__metadata__") {
-      header.metadata = parse_metadata(member.value, path);
-      continue;
+  std::unordered_set<std::string_view> names, notes;
+  const auto add = [&](auto& known, const std::string& name) {
+    if (!known.insert(name).second) {
+      damaged(path, "its header is not valid: \"{}\" is given twice", name);
     }
-    if (!member.value.is_object()) {
-      damaged(path, "\"{}\" is {}, not an object", member.name, member.value.kind());
-    }
-    header.entries.push_back(parse_entry(member.name, member.value, path));
-  }
+  };
+  for (const TensorEntry& entry : header.entries) add(names, entry.name);
+  for (const auto& [name, value] : header.metadata) add(notes, name);
 
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](const TensorEntry& a, const TensorEntry& b) {
@@ -478,15 +471,15 @@ TensorHeader parse_tensor_header(std::string_view text, int64_t file_bytes, cons
     damaged(path, "its tensors need {} bytes of data; the file has {}", end, data_bytes);
   }
 
-  std::unordered_set<std::string> summed;
-  for (const auto& [key, value] : header.metadata) {
-    if (key.rfind(tensor_key, 0) == 0) summed.insert(key.substr(tensor_key.size()));
-  }
   if (checksums == Checksums::required) {
     for (const TensorEntry& entry : header.entries) {
-      if (summed.count(entry.name) == 0) damaged(path, "\"{}\" has no checksum", entry.name);
+      const std::string key = fmt::format("{}{}", tensor_key, entry.name);
+      if (notes.count(key) == 0) damaged(path, "\"{}\" has no checksum", entry.name);
     }
-    if (summed.size() != header.entries.size()) damaged(path, "it has checksums without tensors");
+    const auto sums = std::count_if(notes.begin(), notes.end(), [](std::string_view key) {
+      return key.substr(0, tensor_key.size()) == tensor_key;
+    });
+    if (sums != std::ssize(header.entries)) damaged(path, "it has checksums without tensors");
   }
   return header;
 }

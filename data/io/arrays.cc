@@ -229,6 +229,8 @@ class Zip {
   FileBytes unpacked(const Entry& e, std::span<const uint8_t> packed) const {
     // Deflate compresses by a factor of at most 1,032.
     require<IoError>(e.size / 1032 <= packed.size(), kOp, "{}: {} is damaged", path_, e.name);
+    require_no_bomb(static_cast<int64_t>(e.size), std::ssize(packed),
+                    fmt::format("{}: {}", path_, e.name), "save it with numpy.savez, unpacked");
     auto data = std::make_shared<Tensor>(
         Tensor::empty({static_cast<int64_t>(e.size)}, DType::u8, {}, Category::data));
     auto* to = data->mut().as<uint8_t>();

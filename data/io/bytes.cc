@@ -15,6 +15,11 @@
 namespace longspan {
 namespace {
 
+std::string size_text(int64_t bytes) {
+  constexpr int64_t mib = 1 << 20;
+  return bytes < mib ? fmt::format("{} bytes", bytes) : fmt::format("{} MiB", bytes / mib);
+}
+
 /// Decompresses all members of a gzip file into `take(bytes, count)`. Returns the number of bytes.
 template <class F>
 int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&& take) {
@@ -46,8 +51,10 @@ int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&
     stream.avail_out = static_cast<uInt>(buffer.size());
     const int result = inflate(&stream, Z_NO_FLUSH);
     const auto count = static_cast<int64_t>(buffer.size() - stream.avail_out);
-    take(buffer.data(), count);
     total += count;
+    require_no_bomb(total, std::ssize(packed), path,
+                    "unpack it with gunzip, and give the file that this writes");
+    take(buffer.data(), count);
     if (result == Z_STREAM_END) {
       inside = false;
     } else if (result == Z_BUF_ERROR || (result == Z_OK && stream.avail_in == 0 &&
@@ -87,6 +94,15 @@ bool is_gzip(std::span<const uint8_t> bytes) {
 }
 
 }  // namespace
+
+void require_no_bomb(int64_t unpacked, int64_t packed, const std::string& path,
+                     std::string_view remedy) {
+  constexpr int64_t many = int64_t{256} << 20, ratio = 200;
+  require<IoError>(unpacked <= many || unpacked / ratio <= packed, "data",
+                   "{} has {} and unpacks to {} or more, over {} times as many, as no file of data "
+                   "does: if that is meant, {}",
+                   path, size_text(packed), size_text(unpacked), ratio, remedy);
+}
 
 FileBytes open_bytes(const std::string& path, std::string_view op) {
   const File file = open_to_read(path, op);

@@ -1,11 +1,14 @@
 #include "data/io/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+#include <utility>
 
 #include "core/error.h"
+#include "data/io/json_members.h"
 
 namespace longspan {
 namespace {
@@ -92,6 +95,10 @@ void write(const Json& value, std::string& out) {
 class Builder {
  public:
   explicit Builder(int max_depth) : max_depth_(max_depth) {}
+  /// Passes members on as parse_members() does.
+  Builder(int max_depth, const TakeMember& take, std::string_view inner,
+          const TakeMember& take_inner)
+      : max_depth_(max_depth), inner_(inner), takes_{&take, &take_inner} {}
 
   Json take() { return std::move(root_); }
   const std::string& problem() const { return problem_; }
@@ -115,7 +122,12 @@ class Builder {
   bool end_array() { return close(); }
   bool key(std::string& name) {
     Open& top = stack_.back();
-    if (!top.names.insert(name).second) return stop(fmt::format("\"{}\" is given twice", name));
+    const bool again = taker() == nullptr ? !top.is_new(name)
+                                          : stack_.size() == 1 && name == inner_ &&
+                                                std::exchange(inner_seen_, true);
+    if (again) {
+      return stop(fmt::format("\"{}\" is given twice", name));
+    }
     top.name = std::move(name);
     return true;
   }
@@ -130,10 +142,30 @@ class Builder {
   struct Open {
     bool object;
     std::string name;
-    std::unordered_set<std::string> names;
+    std::unordered_set<std::string> names;  // of all members, once they are many
     Json::Array array;
     Json::Object members;
+
+    bool is_new(const std::string& member) {
+      constexpr size_t few = 16;
+      if (members.size() < few) {
+        return std::none_of(members.begin(), members.end(),
+                            [&](const JsonMember& m) { return m.name == member; });
+      }
+      if (names.empty()) {
+        for (const JsonMember& m : members) names.insert(m.name);
+      }
+      return names.insert(member).second;
+    }
   };
+
+  /// Returns what takes the members of the innermost open value; null: they are kept.
+  const TakeMember* taker() const {
+    const size_t depth = stack_.size();
+    if (depth == 0 || depth > 2 || takes_[0] == nullptr || !stack_.back().object) return nullptr;
+    if (depth == 2 && stack_[0].name != inner_) return nullptr;
+    return takes_[depth - 1];
+  }
 
   bool stop(std::string problem) {
     problem_ = std::move(problem);
@@ -147,13 +179,17 @@ class Builder {
     return true;
   }
   bool close() {
+    const bool passed_on = taker() != nullptr;
     Open top = std::move(stack_.back());
     stack_.pop_back();
+    if (passed_on) return stack_.empty() ? add(Json::Object{}) : true;
     return top.object ? add(std::move(top.members)) : add(std::move(top.array));
   }
   bool add(Json value) {
     if (stack_.empty()) {
       root_ = std::move(value);
+    } else if (const TakeMember* take = taker()) {
+      (*take)(std::move(stack_.back().name), std::move(value));
     } else if (Open& top = stack_.back(); top.object) {
       top.members.push_back({std::move(top.name), std::move(value)});
     } else {
@@ -163,6 +199,9 @@ class Builder {
   }
 
   int max_depth_;
+  std::string_view inner_;
+  bool inner_seen_ = false;
+  const TakeMember* takes_[2] = {};  // of the members of the object, and of those of inner_
   std::vector<Open> stack_;
   Json root_;
   std::string problem_;
@@ -231,6 +270,16 @@ Json parse_json(std::string_view text, int max_depth) {
     fail("json", "{}", builder.problem());
   }
   return builder.take();
+}
+
+void parse_members(std::string_view text, int max_depth, const TakeMember& take,
+                   std::string_view inner, const TakeMember& take_inner) {
+  Builder builder(max_depth, take, inner, take_inner);
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
+    fail("json", "{}", builder.problem());
+  }
+  const Json root = builder.take();
+  require(root.is_object(), "json", "expected an object, got {}", root.kind());
 }
 
 }  // namespace longspan

@@ -93,6 +93,26 @@ TEST(Numpy, ReadsNumbersOfEveryKind) {
   EXPECT_EQ(read("<f8", bytes_of<double>({0.1, 1, -7})), (std::vector<double>{0.1, 1, -7}));
 }
 
+// The directory of the archive says how much an array unpacks to.
+TEST(Numpy, RefusesABombBeforeItUnpacksIt) {
+  const test::Folder folder;
+  const std::string path = folder / "a.npz";
+  std::string noise(300'000, '\0');
+  for (size_t i = 0; i < noise.size(); ++i) noise[i] = static_cast<char>(i * i * i >> 7);
+  std::string file = zip({{"a.npy", noise, true}});
+  const std::string size = little_endian(noise.size(), 4), large = little_endian(260 << 20, 4);
+  for (size_t at = file.find(size); at != std::string::npos; at = file.find(size)) {
+    file.replace(at, 4, large);
+  }
+  write_bytes(path, file);
+  memory_tracker().reset_peak();
+  const std::string message = message_of<IoError>([&] { read_numpy(path); });
+  EXPECT_TRUE(contains(message, "a.npz: a.npy has ")) << message;
+  EXPECT_TRUE(contains(message, "unpacks to 260 MiB or more")) << message;
+  EXPECT_TRUE(contains(message, "numpy.savez")) << message;
+  EXPECT_LT(memory_tracker().peak()[Category::data], 1 << 20);
+}
+
 TEST(Numpy, ReadsShapes) {
   const test::Folder folder;
   const std::string path = folder / "a.npy";

@@ -102,6 +102,34 @@ TEST(ByteCorpus, ReadsGzip) {
   }
 }
 
+// 300 MiB of zeros need 300 KiB of gzip: a hundred such files would fill the memory of a machine.
+TEST(ByteCorpus, RefusesABombBeforeItUnpacksIt) {
+  const Folder folder;
+  const std::string zeros = gzip(std::string(20 << 20, '\0'));
+  std::string bomb;
+  for (int i = 0; i < 15; ++i) bomb += zeros;
+  write_bytes(folder / "bomb.gz", bomb);
+  write_bytes(folder / "two.gz", zeros + zeros);
+  memory_tracker().reset_peak();
+  const auto message = message_of<IoError>([&] { ByteCorpus::open(folder / "bomb.gz"); });
+  for (const std::string& part :
+       {folder / "bomb.gz", std::string("unpacks to 256 MiB or more"),
+        fmt::format("has {} bytes", bomb.size()), std::string("gunzip")}) {
+    EXPECT_TRUE(contains(message, part)) << message;
+  }
+  EXPECT_LT(memory_tracker().peak()[Category::data], 1 << 20);
+  EXPECT_THROW(fingerprint_of(std::vector<std::string>{folder / "bomb.gz"}), IoError);
+  EXPECT_EQ(ByteCorpus::open(folder / "two.gz").size(), 40 << 20);
+}
+
+TEST(ByteCorpus, RefusesOnlyWhatIsLargeAndShrinksAsNoDataDo) {
+  constexpr int64_t mib = 1 << 20;
+  EXPECT_NO_THROW(require_no_bomb(256 * mib, 1, "x", ""));
+  EXPECT_THROW(require_no_bomb(256 * mib + 1, 1, "x", ""), IoError);
+  EXPECT_NO_THROW(require_no_bomb(2000 * mib, 10 * mib, "x", ""));
+  EXPECT_THROW(require_no_bomb(2001 * mib, 10 * mib, "x", ""), IoError);
+}
+
 TEST(ByteCorpus, RejectsBadFiles) {
   const Folder folder;
   const auto open = [&](const char* name) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "data/io/json_members.h"
 #include "tests/harness/scratch.h"
 
 namespace longspan {
@@ -81,6 +82,47 @@ TEST(Json, RejectsWhatIsNotJson) {
   EXPECT_TRUE(contains(message_of<ValueError>([] { parse_json("{\"a\":1,\"a\":2}"); }), "twice"));
   EXPECT_THROW(to_string(Json("\xFF")), ValueError);
   EXPECT_THROW(to_string(Json("\xE2\x82")), ValueError);
+}
+
+TEST(Json, FindsRepeatedNamesAmongManyMembers) {
+  for (const int count : {1, 15, 16, 17, 40}) {
+    for (const int again : {0, count / 2, count - 1}) {
+      std::string text = "{";
+      for (int i = 0; i < count; ++i) text += fmt::format("\"n{}\":{{\"n{}\":1}},", i, i);
+      const std::string good = text + "\"other\":1}";
+      EXPECT_EQ(parse_json(good).object().size(), static_cast<size_t>(count) + 1);
+      const std::string bad = text + fmt::format("\"n{}\":1}}", again);
+      EXPECT_TRUE(contains(message_of<ValueError>([&] { parse_json(bad); }),
+                           fmt::format("\"n{}\" is given twice", again)));
+    }
+  }
+}
+
+TEST(Json, PassesMembersOnOneByOne) {
+  std::string seen;
+  const auto parse = [&](std::string_view text, int depth = 3) {
+    seen.clear();
+    parse_members(
+        text, depth,
+        [&](const std::string& name, const Json& value) {
+          seen += name + "=" + to_string(value) + ";";
+        },
+        "in",
+        [&](const std::string& name, const Json& value) {
+          seen += "in." + name + "=" + to_string(value) + ";";
+        });
+    return seen;
+  };
+  EXPECT_EQ(parse(R"({"a":1,"in":{"x":"y","z":{"a":2}},"b":{"in":{"c":3}},"d":[]})"),
+            R"(a=1;in.x="y";in.z={"a":2};b={"in":{"c":3}};d=[];)");
+  EXPECT_EQ(parse(R"({"in":[{"x":1}]})"), R"(in=[{"x":1}];)");
+  EXPECT_EQ(parse("{}"), "");
+  EXPECT_EQ(parse(R"({"in":{}})"), "");
+  EXPECT_EQ(parse(R"({"a":1,"a":2})"), "a=1;a=2;");  // for the taker to find
+  for (const char* bad : {"[]", "1", "null", R"({"a":{"b":1,"b":2}})", R"({"in":{},"in":{}})",
+                          R"({"a":[[[1]]]})", R"({"a":1} {})"}) {
+    EXPECT_THROW(parse(bad), ValueError) << bad;
+  }
 }
 
 TEST(Json, DepthIsBounded) {

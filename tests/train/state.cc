@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <vector>
@@ -265,6 +267,74 @@ TEST(TensorFile, RejectsHostileFiles) {
     EXPECT_TRUE(contains(message, folder / "x")) << message;
     EXPECT_TRUE(contains(message, hostile.message)) << message;
   }
+}
+
+/// Returns a list of empty tensors.
+TensorList many_tensors(int64_t count) {
+  TensorList all;
+  const Tensor nothing = Tensor::empty({0});
+  for (int64_t i = 0; i < count; ++i) all.push_back({fmt::format("layers.{}.weight", i), nothing});
+  return all;
+}
+
+/// Returns the seconds of the processor that f needs.
+template <class F>
+double processor_seconds(F&& f) {
+  const std::clock_t begin = std::clock();
+  f();
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+TEST(TensorFile, ReadsManyTensorsInLinearTime) {
+  const Folder folder;
+  constexpr int64_t few = 5'000, times = 8;
+  write_tensors(folder / "few", many_tensors(few));
+  write_tensors(folder / "many", many_tensors(times * few));
+  const auto seconds = [&](const char* name) {
+    double least = 1e9;
+    for (int turn = 0; turn < 3; ++turn) {
+      least = std::min(least, processor_seconds([&] { read_tensors(folder / name); }));
+    }
+    return least;
+  };
+  EXPECT_EQ(read_tensors(folder / "many").size(), times * few);
+  EXPECT_LT(seconds("many"), 3 * times * std::max(seconds("few"), 1e-3));
+}
+
+// A header is held once, as text, beside what it says: not as a tree of values that are each many
+// times as large. The process may take no more addresses than that.
+TEST(TensorFile, ReadsHeadersInLittleMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "skipped: sanitizers need all addresses";
+#endif
+  std::string header = R"({"__metadata__":{)";
+  constexpr int count = 200'000;
+  for (int i = 0; i < count; ++i) header += fmt::format("{}\"note{}\":\"\"", i > 0 ? "," : "", i);
+  header += "}";
+  for (int i = 0; i < count; ++i) {
+    header += fmt::format(R"(,"t{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", i);
+  }
+  header += "}";
+  const auto bytes = static_cast<int64_t>(header.size());
+  const pid_t child = fork();
+  if (child == 0) {
+    std::ifstream status("/proc/self/statm");
+    int64_t pages = 0;
+    status >> pages;
+    const auto most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + 8 * bytes);
+    const rlimit limit{most, most};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      const TensorHeader read = parse_tensor_header(header, 8 + bytes, "file");
+      _exit(read.entries.size() == count && read.metadata.size() == count ? 0 : 1);
+    } catch (...) {
+      _exit(2);
+    }
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(TensorFile, FindsEveryFlippedBit) {

@@ -143,7 +143,7 @@ ChoiceData::Scores ChoiceData::scores(const std::string& part) const {
     double sum = 0;
     for (const double score : z) sum += std::exp(score - best);
     const double own = z[static_cast<size_t>(q.answer)];
-    nats += best + std::log(sum) - own;
+    nats += best - own + std::log(sum);
     right += std::max_element(z.begin(), z.end()) - z.begin() == q.answer ? 1 : 0;
   }
   const auto count = static_cast<double>(all.size());

@@ -51,13 +51,13 @@ HWY_INLINE void visit_power(A alpha, F&& f) {
   }
 }
 
-/// Returns u^p for u > 0, and 0 elsewhere.
+/// Returns u^p for u > 0, and u elsewhere, which is 0 or NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> positive_power(D d, hn::Vec<D> u, hn::Vec<D> p) {
   const auto zero = hn::Zero(d);
   const auto there = hn::Gt(u, zero);
   const auto log = simd::log(d, hn::IfThenElse(there, u, hn::Set(d, simd::Lane<D>{1})));
-  return hn::IfThenElseZero(there, simd::exp(d, hn::Mul(p, log)));
+  return hn::IfThenElse(there, simd::exp(d, hn::Mul(p, log)), u);
 }
 
 /// A row that is shifted and scaled so that its maximum is 0: z = (alpha - 1) (x - maximum).
@@ -73,10 +73,22 @@ struct Row {
   /// Returns max(z - tau, 0), 0 beyond the row.
   HWY_INLINE V above(size_t i, size_t left, V tau) const {
     const Tag<T> d;
-    const auto z =
-        hn::Mul(hn::Sub(simd::load(d, x + i, left), hn::Set(d, shift)), hn::Set(d, scale));
-    const auto u = hn::Max(hn::Sub(z, tau), hn::Zero(d));
+    const auto u = hn::Max(hn::Sub(z(i, left), tau), hn::Zero(d));
     return left >= hn::Lanes(d) ? u : hn::IfThenElseZero(hn::FirstN(d, left), u);
+  }
+  HWY_INLINE V z(size_t i, size_t left) const {
+    const Tag<T> d;
+    return hn::Mul(hn::Sub(simd::load(d, x + i, left), hn::Set(d, shift)), hn::Set(d, scale));
+  }
+  /// Returns the mean of z. That of x minus the maximum would lose its digits beside a large one.
+  HWY_INLINE A mean() const {
+    const Tag<T> d;
+    auto sum = hn::Zero(d);
+    simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+      const auto v = z(i, left);
+      sum = hn::Add(sum, left >= hn::Lanes(d) ? v : hn::IfThenElseZero(hn::FirstN(d, left), v));
+    });
+    return simd::sum_lanes(d, sum) / static_cast<A>(n);
   }
   /// Returns u^p of above().
   HWY_INLINE V weight(V u) const {
@@ -157,15 +169,14 @@ HWY_INLINE Accumulator<T> softmax_row(const T* x, Accumulator<T> shift, T* y, si
   return sum;
 }
 
-/// Writes the probabilities of a row; y may be x. Returns the threshold tau: the probabilities are
-/// [(alpha - 1) x - tau]_+^(1 / (alpha - 1)), or where alpha counts as 1 e^(x - tau); inf for a row
-/// of only -inf.
+/// Writes the probabilities of a row; y may be x. Returns the threshold tau of the row from its
+/// maximum m: the probabilities are [(alpha - 1) (x - m) - tau]_+^(1 / (alpha - 1)), or where alpha
+/// counts as 1 e^(x - m - tau); inf for a row of only -inf, NaN where they are NaN.
 template <class T>
 Accumulator<T> forward_row(const T* x, Accumulator<T> alpha, T* y, size_t n) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  A total;
-  const A shift = rows::largest(x, n, &total);
+  const A shift = rows::largest(x, n);
   if (has_no_maximum(x, n)) {
     fill(y, n, std::numeric_limits<A>::quiet_NaN());
     return std::numeric_limits<A>::quiet_NaN();
@@ -178,13 +189,13 @@ Accumulator<T> forward_row(const T* x, Accumulator<T> alpha, T* y, size_t n) {
   visit_power(alpha, [&](auto constant) HWY_ATTR {
     constexpr Power power = decltype(constant)::value;
     if constexpr (power == Power::softmax) {
-      threshold = shift + std::log(softmax_row(x, shift, y, n));
+      threshold = std::log(softmax_row(x, shift, y, n));
     } else {
       const A scale = power == Power::sparse ? A{1} : alpha - 1;
       const Row<power, T> row{x, n, scale, shift, 1 / scale};
       const auto count = static_cast<A>(n);
       const A small = power == Power::sparse ? 1 / count : std::pow(count, -scale);
-      const A first = kernels::entmax_lower_bound(scale * (total / count - shift), small);
+      const A first = kernels::entmax_lower_bound(row.mean(), small);
       const auto [tau, sum] = kernels::entmax_threshold(
           first, [&](A t) HWY_ATTR { return row.sums(t); },
           [&](A w) HWY_ATTR { return row.root(w); });
@@ -192,7 +203,7 @@ Accumulator<T> forward_row(const T* x, Accumulator<T> alpha, T* y, size_t n) {
       simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
         simd::store(hn::Mul(row.weight(row.above(i, left, t)), factor), d, y + i, left);
       });
-      threshold = tau + scale * shift;
+      threshold = tau;
     }
   });
   return threshold;
@@ -203,14 +214,19 @@ template <class T>
 void probabilities_row(const T* x, Accumulator<T> alpha, Accumulator<T> threshold, T* y, size_t n) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  const auto t = hn::Set(d, threshold);
+  if (!(threshold < std::numeric_limits<A>::infinity())) {
+    return fill(y, n, threshold != threshold ? threshold : A{0});
+  }
+  const A shift = rows::largest(x, n);
+  const auto t = hn::Set(d, threshold), most = hn::Set(d, shift);
   visit_power(alpha, [&](auto constant) HWY_ATTR {
     constexpr Power power = decltype(constant)::value;
     const A scale = power == Power::sparse ? A{1} : alpha - 1;
-    const Row<power, T> row{x, n, scale, A{0}, 1 / scale};
+    const Row<power, T> row{x, n, scale, shift, 1 / scale};
     simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
       if constexpr (power == Power::softmax) {
-        simd::store(simd::exp(d, hn::Sub(simd::load(d, x + i, left), t)), d, y + i, left);
+        const auto z = hn::Sub(simd::load(d, x + i, left), most);
+        simd::store(simd::exp(d, hn::Sub(z, t)), d, y + i, left);
       } else {
         simd::store(row.weight(row.above(i, left, t)), d, y + i, left);
       }
@@ -218,11 +234,18 @@ void probabilities_row(const T* x, Accumulator<T> alpha, Accumulator<T> threshol
   });
 }
 
-/// Sums over a row that its gradients need: of s, s g, y g, y ln y, and y ln y g.
-template <class A>
-struct GradientSums {
-  A s, sg, yg, e, eg;
-};
+/// Returns (e^t - 1 - t) / t^2 for t in [0, 1/2].
+template <class D>
+HWY_INLINE hn::Vec<D> exp_rest(D d, hn::Vec<D> t) {
+  constexpr int terms = sizeof(simd::Lane<D>) == 8 ? 14 : 8;
+  // 1/2 + t/6 + t^2/24 + ...: 1/2 (1 + t/3 (1 + t/4 (..))).
+  const auto one = hn::Set(d, simd::Lane<D>{1});
+  auto sum = one;
+  for (int k = terms + 1; k > 2; --k) {
+    sum = hn::MulAdd(hn::Mul(t, simd::constant(d, 1.0 / k)), sum, one);
+  }
+  return hn::Mul(sum, simd::constant(d, 0.5));
+}
 
 template <Power power, class T>
 struct GradientRow {
@@ -233,45 +256,63 @@ struct GradientRow {
   size_t n;
   A alpha;
 
-  /// Returns y^(2 - alpha) where y > 0, else 0.
+  /// Returns y^(2 - alpha) where y > 0, else y, which is 0 or NaN.
   HWY_INLINE V s(V p) const {
     const Tag<T> d;
     if constexpr (power == Power::softmax) return p;
     if constexpr (power == Power::square) return hn::Sqrt(p);
     if constexpr (power == Power::sparse) {
-      return hn::IfThenElseZero(hn::Gt(p, hn::Zero(d)), hn::Set(d, A{1}));
+      return hn::IfThenElse(hn::Gt(p, hn::Zero(d)), hn::Set(d, A{1}), p);
     }
     return positive_power(d, p, hn::Set(d, 2 - alpha));
   }
-  HWY_INLINE GradientSums<A> sums(bool of_alpha) const {
+  /// Returns the sum of s g over that of s.
+  HWY_INLINE A mean() const {
     const Tag<T> d;
-    const auto zero = hn::Zero(d), one = hn::Set(d, A{1});
-    auto sum_s = zero, sum_sg = zero, sum_yg = zero, sum_e = zero, sum_eg = zero;
+    auto sum_s = hn::Zero(d), sum_sg = hn::Zero(d);
     simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
       const auto p = simd::load(d, y + i, left), g = simd::load(d, dy + i, left), q = s(p);
       sum_s = hn::Add(sum_s, q);
       sum_sg = hn::MulAdd(q, g, sum_sg);
-      if (!of_alpha) return;
-      const auto e = hn::Mul(p, simd::log(d, hn::IfThenElse(hn::Gt(p, zero), p, one)));
-      sum_yg = hn::MulAdd(p, g, sum_yg);
-      sum_e = hn::Add(sum_e, e);
-      sum_eg = hn::MulAdd(e, g, sum_eg);
     });
-    const auto all = [&](V v) HWY_ATTR { return simd::sum_lanes(d, v); };
-    return {all(sum_s), all(sum_sg), all(sum_yg), all(sum_e), all(sum_eg)};
+    const A all = simd::sum_lanes(d, sum_s);
+    return all == 0 ? A{0} : simd::sum_lanes(d, sum_sg) / all;
   }
-  /// Returns the gradient of alpha.
-  HWY_INLINE A run(T* dx, bool of_alpha) const {
+  /// Writes the gradient of the scores.
+  HWY_INLINE void of_scores(A mean, T* dx) const {
     const Tag<T> d;
-    const GradientSums<A> all = sums(of_alpha);
-    const A mean = all.s == 0 ? A{0} : all.sg / all.s;
     const auto m = hn::Set(d, mean);
     simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
       const auto p = simd::load(d, y + i, left), g = simd::load(d, dy + i, left);
       simd::store(hn::Mul(s(p), hn::Sub(g, m)), d, dx + i, left);
     });
-    const A by = alpha - 1;
-    return (all.yg - mean) / (by * by) - (all.eg - mean * all.e) / by;
+  }
+  /// Returns the gradient of alpha (core/kernels/entmax.h, entmax_alpha_slope). A common offset of g
+  /// is no part of it, and is taken out first.
+  HWY_INLINE A of_alpha(A mean) const {
+    const Tag<T> d;
+    const auto zero = hn::Zero(d), one = hn::Set(d, A{1}), m = hn::Set(d, mean);
+    const A b = alpha - 1;
+    const auto minus_b = hn::Set(d, -b), per_square = hn::Set(d, 1 / (b * b));
+    auto sum_s = zero, sum_g = zero, sum_e = zero, sum_eg = zero, sum_r = zero, sum_rg = zero;
+    simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+      const auto p = simd::load(d, y + i, left), q = s(p);
+      const auto g = hn::Sub(simd::load(d, dy + i, left), m);  // p, e and r are 0 beyond the row
+      const auto log = simd::log(d, hn::IfThenElse(hn::Gt(p, zero), p, one));
+      const auto e = hn::Mul(p, log), t = hn::Mul(log, minus_b);
+      const auto near = hn::Mul(hn::Mul(e, log), exp_rest(d, hn::Min(t, hn::Set(d, A{0.5}))));
+      const auto far = hn::Mul(hn::Sub(hn::Sub(q, p), hn::Mul(p, t)), per_square);
+      const auto r = hn::IfThenElse(hn::Gt(t, hn::Set(d, A{0.5})), far, near);
+      sum_s = hn::Add(sum_s, q);
+      sum_g = hn::MulAdd(p, g, sum_g);
+      sum_e = hn::Add(sum_e, e);
+      sum_eg = hn::MulAdd(e, g, sum_eg);
+      sum_r = hn::Add(sum_r, r);
+      sum_rg = hn::MulAdd(r, g, sum_rg);
+    });
+    const auto all = [&](V v) HWY_ATTR { return simd::sum_lanes(d, v); };
+    return kernels::entmax_alpha_slope<A>(b, all(sum_s), all(sum_g), all(sum_e), all(sum_eg),
+                                          all(sum_r), all(sum_rg));
   }
 };
 
@@ -283,8 +324,9 @@ void backward_row(const T* y, Accumulator<T> alpha, const T* dy, T* dx, Accumula
     constexpr Power power = decltype(constant)::value;
     const bool learns = dalpha != nullptr && power != Power::softmax && alpha <= 2;
     const GradientRow<power, T> row{y, dy, n, alpha};
-    const auto slope = row.run(dx, learns);
-    if (dalpha != nullptr) *dalpha = learns ? slope : 0;
+    const auto mean = row.mean();
+    if (dalpha != nullptr) *dalpha = learns ? row.of_alpha(mean) : 0;
+    row.of_scores(mean, dx);
   });
 }
 

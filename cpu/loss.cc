@@ -33,8 +33,10 @@ HWY_INLINE int64_t id_at(const ConstView& ids, int64_t i) {
 }
 
 template <class T>
-void scan(const ConstView& logits, const ConstView& targets, int64_t first, const View& state) {
+void scan(const ConstView& logits, const ConstView& targets, int64_t first, bool totals,
+          const View& state) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
+  const auto width = static_cast<size_t>(n);
   parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
                   [&](int64_t i, int64_t end) {
                     for (; i < end; ++i) {
@@ -44,14 +46,19 @@ void scan(const ConstView& logits, const ConstView& targets, int64_t first, cons
                         s[0] = -std::numeric_limits<T>::infinity();
                         s[1] = s[2] = s[3] = 0;
                       }
-                      const auto width = static_cast<size_t>(n);
-                      T total;
-                      const T m = std::max(s[0], rows::largest(x, width, &total));
-                      const T shift = rows::shift_of(m);
-                      s[1] = (s[1] > 0 ? s[1] * std::exp(s[0] - shift) : T{0}) +
-                             rows::sum_weights<T>(x, shift, nullptr, width);
-                      s[0] = m;
-                      s[3] += total;
+                      const T before = rows::shift_of(s[0]);
+                      s[0] = std::max(s[0], rows::largest(x, width));
+                      const T shift = rows::shift_of(s[0]);
+                      // A sum of 0 stays 0, and one beside an earlier inf stays; NaN stays NaN.
+                      if (s[1] != 0 && before != shift) s[1] *= std::exp(before - shift);
+                      if (totals) {
+                        if (first > 0) s[3] += static_cast<T>(first) * (before - shift);
+                        T apart;
+                        s[1] += rows::sum_for_log<T>(x, shift, nullptr, width, &apart);
+                        s[3] += apart;
+                      } else {
+                        s[1] += rows::sum_for_log<T>(x, shift, nullptr, width);
+                      }
                       const int64_t t = id_at(targets, i) - first;
                       if (t >= 0 && t < n) s[2] = x[t];
                     }
@@ -59,7 +66,7 @@ void scan(const ConstView& logits, const ConstView& targets, int64_t first, cons
 }
 
 template <class T>
-void gradient(const View& logits, const ConstView& targets, int64_t first, const ConstView& lse,
+void gradient(const View& logits, const ConstView& targets, int64_t first, const ConstView& totals,
               const ConstView& scale, double smoothing, double z_loss, int64_t classes) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
   const hn::ScalableTag<T> d;
@@ -74,16 +81,17 @@ void gradient(const View& logits, const ConstView& targets, int64_t first, const
                         std::fill(x, x + n, T{0});
                         continue;
                       }
-                      const auto shift = hn::Set(d, lse.as<T>()[i]), factor = hn::Set(d, g);
-                      const auto less = hn::Set(d, uniform);
-                      const auto of_z = z_loss == 0 ? 0 : 2 * z_loss * lse.as<T>()[i];
-                      const auto more = hn::Set(d, static_cast<T>(1 + of_z));
+                      const T most = totals.as<T>()[2 * i], sum = totals.as<T>()[2 * i + 1];
+                      const double lse = z_loss == 0 ? 0 : most + std::log(sum);
+                      const T more = g * static_cast<T>(1 + 2 * z_loss * lse);
+                      const auto factor = hn::Set(d, sum == 0 ? T{0} : more / sum);
+                      const auto less = hn::Set(d, g * uniform);
+                      const auto shift = hn::Set(d, rows::shift_of(most));
                       for (int64_t j = 0; j < n; j += N) {
                         const auto left = static_cast<size_t>(n - j);
                         const auto z = hn::Sub(simd::load(d, x + j, left), shift);
                         const auto p = simd::exp_nonpositive(d, z);  // z <= 0 up to rounding
-                        const auto q = hn::Sub(hn::Mul(more, p), less);
-                        simd::store(hn::Mul(factor, q), d, x + j, left);
+                        simd::store(hn::MulSub(p, factor, less), d, x + j, left);
                       }
                       const int64_t t = id_at(targets, i) - first;
                       if (t >= 0 && t < n) x[t] -= g * static_cast<T>(1 - smoothing);
@@ -97,13 +105,13 @@ void weights_rows(const T* x, bool totals, T* w, Accumulator<T>* state, const Co
   rows::for_steps(row, end, n, [&](int64_t first, int64_t count) HWY_ATTR {
     const auto at = [&](int64_t r) { return static_cast<size_t>(first + r) * n; };
     Accumulator<T>* s = state + first * 4;
-    for (int64_t r = 0; r < count; ++r) {
-      s[4 * r + 3] = 0;
-      s[4 * r] = totals ? rows::largest(x + at(r), n, s + 4 * r + 3) : rows::largest(x + at(r), n);
-    }
+    for (int64_t r = 0; r < count; ++r) s[4 * r] = rows::largest(x + at(r), n);
     for (int64_t r = 0; r < count; ++r) {
       T* kept = w == nullptr ? nullptr : w + at(r);
-      s[4 * r + 1] = rows::sum_weights(x + at(r), rows::shift_of(s[4 * r]), kept, n);
+      const auto shift = rows::shift_of(s[4 * r]);
+      s[4 * r + 3] = 0;
+      s[4 * r + 1] = totals ? rows::sum_for_log(x + at(r), shift, kept, n, s + 4 * r + 3)
+                            : rows::sum_for_log(x + at(r), shift, kept, n);
       const int64_t t = id_at(targets, first + r);
       const bool inside = t >= 0 && t < static_cast<int64_t>(n);
       s[4 * r + 2] = inside ? static_cast<Accumulator<T>>(x[at(r) + static_cast<size_t>(t)]) : 0;
@@ -123,13 +131,17 @@ void weights_gradient_rows(const T* w, const Accumulator<T>* state, const Accumu
     const T* from = w + static_cast<size_t>(row) * n;
     T* to = dx + static_cast<size_t>(row) * n;
     const A g = scale[row], sum = state[row * 4 + 1];
-    const A factor = sum > 0 ? g / sum : A{0};
+    if (g == 0) {
+      std::fill_n(to, n, T(A{0}));
+      continue;
+    }
+    const A factor = sum == 0 ? A{0} : g / sum;
     const auto a = hn::Set(d, factor), b = hn::Set(d, g * uniform);
     for (size_t j = 0; j < n; j += N) {
       simd::store(hn::MulSub(simd::load(d, from + j, n - j), a, b), d, to + j, n - j);
     }
     const int64_t t = id_at(targets, row);
-    if (g != 0 && t >= 0 && t < static_cast<int64_t>(n)) {
+    if (t >= 0 && t < static_cast<int64_t>(n)) {
       const A own = static_cast<A>(from[t]) * factor - g * uniform;
       to[t] = T(own - g * static_cast<A>(1 - smoothing));
     }
@@ -138,7 +150,7 @@ void weights_gradient_rows(const T* w, const Accumulator<T>* state, const Accumu
 
 template <class T>
 void finish_rows(const T* state, const ConstView& targets, int64_t ignore, double smoothing,
-                 double z_loss, int64_t classes, T* lse, T* loss, int64_t row, int64_t end) {
+                 double z_loss, int64_t classes, T* totals, T* loss, int64_t row, int64_t end) {
   const hn::ScalableTag<T> d;
   const auto step = static_cast<int64_t>(hn::Lanes(d));
   const auto all = hn::Set(d, static_cast<T>(classes));
@@ -150,31 +162,32 @@ void finish_rows(const T* state, const ConstView& targets, int64_t ignore, doubl
     std::copy_n(state + row * 4, 4 * left, workspace);
     hn::Vec<decltype(d)> greatest, sum, target, total;
     hn::LoadInterleaved4(d, workspace, greatest, sum, target, total);
-    const auto z = hn::Add(greatest, simd::log(d, sum));
-    auto value = hn::Sub(z, target);
+    const auto log = simd::log(d, sum);
+    auto value = hn::Add(hn::Sub(greatest, target), log);
     if (smoothing != 0) {
-      const auto mean = hn::Sub(z, hn::Div(total, all));
+      const auto mean = hn::Sub(log, hn::Div(total, all));
       value = hn::Add(hn::Mul(keep, value), hn::Mul(spread, mean));
     }
     if (z_loss != 0) {
+      const auto z = hn::Add(greatest, log);
       const auto square = hn::Mul(z, z);
       value = hn::Add(value, hn::Mul(hn::Set(d, static_cast<T>(z_loss)), square));
     }
-    simd::store(z, d, lse + row, left);
     simd::store(value, d, loss + row, left);
     for (int64_t i = row; i < row + static_cast<int64_t>(left); ++i) {
       if (id_at(targets, i) == ignore) loss[i] = 0;
+      if (totals != nullptr) std::copy_n(state + 4 * i, 2, totals + 2 * i);
     }
   }
 }
 
 void CrossEntropyFinish(const ConstView& state, const ConstView& targets, int64_t ignore,
-                        double smoothing, double z_loss, int64_t classes, const View& lse,
+                        double smoothing, double z_loss, int64_t classes, const View& totals,
                         const View& loss) {
   const auto run = [&](auto zero) {
     using T = decltype(zero);
     parallel_ranges(state.dim(0), 4096, [&](int64_t row, int64_t end) {
-      finish_rows(state.as<T>(), targets, ignore, smoothing, z_loss, classes, lse.as<T>(),
+      finish_rows(state.as<T>(), targets, ignore, smoothing, z_loss, classes, totals.as<T>(),
                   loss.as<T>(), row, end);
     });
   };
@@ -213,20 +226,20 @@ void CrossEntropyWeightsGradient(const ConstView& weights, const ConstView& targ
   });
 }
 
-void CrossEntropyScan(ConstView logits, ConstView targets, int64_t first, View state) {
+void CrossEntropyScan(ConstView logits, ConstView targets, int64_t first, bool totals, View state) {
   if (logits.dtype == DType::f64) {
-    scan<double>(logits, targets, first, state);
+    scan<double>(logits, targets, first, totals, state);
   } else {
-    scan<float>(logits, targets, first, state);
+    scan<float>(logits, targets, first, totals, state);
   }
 }
 
-void CrossEntropyGradient(View logits, ConstView targets, int64_t first, ConstView lse,
+void CrossEntropyGradient(View logits, ConstView targets, int64_t first, ConstView totals,
                           ConstView scale, double smoothing, double z_loss, int64_t classes) {
   if (logits.dtype == DType::f64) {
-    gradient<double>(logits, targets, first, lse, scale, smoothing, z_loss, classes);
+    gradient<double>(logits, targets, first, totals, scale, smoothing, z_loss, classes);
   } else {
-    gradient<float>(logits, targets, first, lse, scale, smoothing, z_loss, classes);
+    gradient<float>(logits, targets, first, totals, scale, smoothing, z_loss, classes);
   }
 }
 
@@ -379,14 +392,15 @@ void find_outside(ConstView x, double low, double high, View found) {
 
 void register_loss() {
   kernels::cross_entropy_scan.set(
-      DeviceKind::cpu, [](ConstView logits, ConstView targets, int64_t first, View state) {
-        HWY_DYNAMIC_DISPATCH(CrossEntropyScan)(logits, targets, first, state);
+      DeviceKind::cpu,
+      [](ConstView logits, ConstView targets, int64_t first, bool totals, View state) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyScan)(logits, targets, first, totals, state);
       });
   kernels::cross_entropy_gradient.set(
-      DeviceKind::cpu, [](View logits, ConstView targets, int64_t first, ConstView lse,
+      DeviceKind::cpu, [](View logits, ConstView targets, int64_t first, ConstView totals,
                           ConstView scale, double smoothing, double z_loss, int64_t classes) {
         HWY_DYNAMIC_DISPATCH(CrossEntropyGradient)
-        (logits, targets, first, lse, scale, smoothing, z_loss, classes);
+        (logits, targets, first, totals, scale, smoothing, z_loss, classes);
       });
   kernels::cross_entropy_weights.set(DeviceKind::cpu, [](ConstView logits, ConstView targets,
                                                          bool totals, View weights, View state) {
@@ -400,9 +414,9 @@ void register_loss() {
       });
   kernels::cross_entropy_finish.set(
       DeviceKind::cpu, [](ConstView state, ConstView targets, int64_t ignore, double smoothing,
-                          double z_loss, int64_t classes, View lse, View loss) {
+                          double z_loss, int64_t classes, View totals, View loss) {
         HWY_DYNAMIC_DISPATCH(CrossEntropyFinish)
-        (state, targets, ignore, smoothing, z_loss, classes, lse, loss);
+        (state, targets, ignore, smoothing, z_loss, classes, totals, loss);
       });
   kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cpu, total);

@@ -40,29 +40,23 @@ HWY_INLINE void for_steps(int64_t row, int64_t end, size_t n, F&& step) {
   }
 }
 
-/// Returns the maximum of a row, -inf for an empty one; *total, if given, becomes the sum.
+/// Returns the maximum of a row, -inf for an empty one; if a row has NaN, NaN or the maximum of
+/// other elements.
 template <class T>
-HWY_INLINE Accumulator<T> largest(const T* x, size_t n, Accumulator<T>* total = nullptr) {
+HWY_INLINE Accumulator<T> largest(const T* x, size_t n) {
   const Tag<T> d;
   const size_t N = hn::Lanes(d);
   const auto least = simd::constant(d, -std::numeric_limits<double>::infinity());
-  auto m0 = least, m1 = least, s0 = hn::Zero(d), s1 = s0;
+  auto m0 = least, m1 = least;
   size_t i = 0;
   for (; i + 2 * N <= n; i += 2 * N) {
-    const auto a = simd::load(d, x + i, N), b = simd::load(d, x + i + N, N);
-    m0 = hn::Max(m0, a);
-    m1 = hn::Max(m1, b);
-    if (total != nullptr) {
-      s0 = hn::Add(s0, a);
-      s1 = hn::Add(s1, b);
-    }
+    m0 = hn::Max(m0, simd::load(d, x + i, N));
+    m1 = hn::Max(m1, simd::load(d, x + i + N, N));
   }
   for (; i < n; i += N) {
     const auto v = simd::load(d, x + i, n - i);
     m0 = hn::Max(m0, i + N <= n ? v : hn::IfThenElse(hn::FirstN(d, n - i), v, least));
-    if (total != nullptr) s0 = hn::Add(s0, v);
   }
-  if (total != nullptr) *total = simd::sum_lanes(d, hn::Add(s0, s1));
   return simd::max_lanes(d, hn::Max(m0, m1));
 }
 
@@ -81,17 +75,27 @@ HWY_INLINE V weight_at(const T* x, size_t left, V shift) {
 }
 
 /// Returns the sum of e^(x - shift) over a row; stores the terms in y unless it is null.
+/// *differences, if given, becomes the sum of x - shift.
 template <class T>
-HWY_INLINE Accumulator<T> sum_weights(const T* x, Accumulator<T> shift, T* y, size_t n) {
+HWY_INLINE Accumulator<T> sum_weights(const T* x, Accumulator<T> shift, T* y, size_t n,
+                                      Accumulator<T>* differences = nullptr) {
   const Tag<T> d;
   const size_t N = hn::Lanes(d);
   const auto s = hn::Set(d, shift);
-  auto s0 = hn::Zero(d), s1 = s0;
+  auto s0 = hn::Zero(d), s1 = s0, d0 = s0, d1 = s0;
+  const auto minus = [&](size_t at, size_t left) HWY_ATTR {
+    const auto v = hn::Sub(simd::load(d, x + at, left), s);
+    return left >= N ? v : hn::IfThenElseZero(hn::FirstN(d, left), v);
+  };
   size_t i = 0;
   for (; i + 2 * N <= n; i += 2 * N) {
     const auto e = weight_at(x + i, N, s), f = weight_at(x + i + N, N, s);
     s0 = hn::Add(s0, e);
     s1 = hn::Add(s1, f);
+    if (differences != nullptr) {
+      d0 = hn::Add(d0, minus(i, N));
+      d1 = hn::Add(d1, minus(i + N, N));
+    }
     if (y != nullptr) {
       simd::store(e, d, y + i, N);
       simd::store(f, d, y + i + N, N);
@@ -100,9 +104,33 @@ HWY_INLINE Accumulator<T> sum_weights(const T* x, Accumulator<T> shift, T* y, si
   for (; i < n; i += N) {
     const auto e = weight_at(x + i, n - i, s);
     s0 = hn::Add(s0, e);
+    if (differences != nullptr) d0 = hn::Add(d0, minus(i, n - i));
     if (y != nullptr) simd::store(e, d, y + i, n - i);
   }
+  if (differences != nullptr) *differences = simd::sum_lanes(d, hn::Add(d0, d1));
   return simd::sum_lanes(d, hn::Add(s0, s1));
+}
+
+/// Returns how many elements of a row are inf, or NaN if one of them is NaN.
+template <class T>
+HWY_NOINLINE Accumulator<T> count_infinite(const T* x, size_t n) {
+  using A = Accumulator<T>;
+  A count = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const A v = static_cast<A>(x[i]);
+    count += v == std::numeric_limits<A>::infinity() ? A{1} : v != v ? v : A{0};
+  }
+  return count;
+}
+
+/// sum_weights() for a logarithm: beside a shift of inf the elements that are inf count as 1, so
+/// that shift + log(sum) is inf and not NaN.
+template <class T>
+HWY_INLINE Accumulator<T> sum_for_log(const T* x, Accumulator<T> shift, T* y, size_t n,
+                                      Accumulator<T>* differences = nullptr) {
+  const Accumulator<T> sum = sum_weights(x, shift, y, n, differences);
+  const bool infinite = shift == std::numeric_limits<Accumulator<T>>::infinity();
+  return HWY_UNLIKELY(infinite) ? count_infinite(x, n) : sum;
 }
 
 }  // namespace rows

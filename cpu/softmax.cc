@@ -19,13 +19,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using rows::Tag;
 
-/// Multiplies the weights by 1 / sum; the weights are stored in y, or recomputed for 16-bit types.
+/// Multiplies the weights; they are stored in y, or recomputed for 16-bit types.
 template <class T>
-HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> sum, T* y, size_t n) {
+HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> factor, T* y,
+                          size_t n) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  const auto scale = hn::Set(d, sum == 0 ? A{0} : A{1} / sum);
-  const auto s = hn::Set(d, shift);
+  const auto scale = hn::Set(d, factor), s = hn::Set(d, shift);
   simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     if constexpr (std::is_same_v<T, A>) {
       simd::store(hn::Mul(simd::load(d, y + i, left), scale), d, y + i, left);
@@ -38,17 +38,20 @@ HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> sum, 
 template <class T>
 HWY_INLINE Accumulator<T> logsumexp_row(const T* x, size_t n) {
   const auto shift = rows::shift_of(rows::largest(x, n));
-  return shift + std::log(rows::sum_weights<T>(x, shift, nullptr, n));
+  return shift + std::log(rows::sum_for_log<T>(x, shift, nullptr, n));
 }
 
+/// Subtracts the maximum and the logarithm of the sum one after the other: beside a large maximum
+/// their sum would lose the digits of the logarithm.
 template <class T>
 HWY_INLINE void log_softmax_row(const T* x, T* y, size_t n) {
+  using A = Accumulator<T>;
   const Tag<T> d;
-  const auto total = logsumexp_row(x, n);
-  const auto least = -std::numeric_limits<Accumulator<T>>::infinity();
-  const auto s = hn::Set(d, total == least ? Accumulator<T>{0} : total);
+  const A shift = rows::shift_of(rows::largest(x, n));
+  const A sum = rows::sum_weights<T>(x, shift, nullptr, n);
+  const auto s = hn::Set(d, shift), log = hn::Set(d, sum == 0 ? A{0} : std::log(sum));
   simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
-    simd::store(hn::Sub(simd::load(d, x + i, left), s), d, y + i, left);
+    simd::store(hn::Sub(hn::Sub(simd::load(d, x + i, left), s), log), d, y + i, left);
   });
 }
 
@@ -92,7 +95,9 @@ void softmax_rows(bool log, const T* x, T* y, int64_t count, size_t n) {
       T* kept = std::is_same_v<T, A> ? y + at(r) : nullptr;
       sum[r] = rows::sum_weights(x + at(r), shift[r], kept, n);
     }
-    for (int64_t r = 0; r < some; ++r) scale_row(x + at(r), shift[r], sum[r], y + at(r), n);
+    for (int64_t r = 0; r < some; ++r) {
+      scale_row(x + at(r), shift[r], sum[r] == 0 ? A{0} : A{1} / sum[r], y + at(r), n);
+    }
   });
 }
 
@@ -113,21 +118,21 @@ void logsumexp_rows(const T* x, T* y, int64_t rows, size_t n) {
 }
 
 template <class T>
-void logsumexp_gradient_rows(const T* x, const T* y, const T* dy, T* dx, int64_t rows, size_t n) {
+void logsumexp_gradient_rows(const T* x, const T* dy, T* dx, int64_t count, size_t n) {
   using A = Accumulator<T>;
-  const Tag<T> d;
-  const size_t N = hn::Lanes(d);
-  for (int64_t r = 0; r < rows; ++r, x += n, dx += n) {
-    const A total = static_cast<A>(y[r]);
-    const bool empty = total == -std::numeric_limits<A>::infinity();
-    const auto shift = hn::Set(d, empty ? A{0} : total);
-    const auto g = hn::Set(d, static_cast<A>(dy[r]));
-    for (size_t i = 0; i < n; i += N) {
-      // y is rounded, so x - y may be a little above 0.
-      const auto p = simd::exp(d, hn::Sub(simd::load(d, x + i, n - i), shift));
-      simd::store(hn::Mul(p, g), d, dx + i, n - i);
+  rows::for_steps(0, count, n, [&](int64_t first, int64_t some) HWY_ATTR {
+    const auto at = [&](int64_t r) { return static_cast<size_t>(first + r) * n; };
+    A shift[rows::most_together], sum[rows::most_together];
+    for (int64_t r = 0; r < some; ++r) shift[r] = rows::shift_of(rows::largest(x + at(r), n));
+    for (int64_t r = 0; r < some; ++r) {
+      T* kept = std::is_same_v<T, A> ? dx + at(r) : nullptr;
+      sum[r] = rows::sum_for_log(x + at(r), shift[r], kept, n);
     }
-  }
+    for (int64_t r = 0; r < some; ++r) {
+      const A factor = sum[r] == 0 ? A{0} : static_cast<A>(dy[first + r]) / sum[r];
+      scale_row(x + at(r), shift[r], factor, dx + at(r), n);
+    }
+  });
 }
 
 constexpr int64_t grain = 1 << 14;  // elements per task
@@ -172,13 +177,12 @@ void sum_forward(const ConstView& x, const View& y) {
   });
 }
 
-void sum_backward(const ConstView& x, const ConstView& y, const ConstView& dy, const View& dx) {
+void sum_backward(const ConstView& x, const ConstView& dy, const View& dx) {
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_rows(x.shape, [&](int64_t at, int64_t rows, size_t n) {
       const int64_t first = at / static_cast<int64_t>(n);
-      logsumexp_gradient_rows(x.as<T>() + at, y.as<T>() + first, dy.as<T>() + first,
-                              dx.as<T>() + at, rows, n);
+      logsumexp_gradient_rows(x.as<T>() + at, dy.as<T>() + first, dx.as<T>() + at, rows, n);
     });
   });
 }
@@ -206,10 +210,9 @@ void register_softmax() {
   kernels::logsumexp_forward.set(DeviceKind::cpu, [](ConstView x, View y) {
     HWY_DYNAMIC_DISPATCH(sum_forward)(x, y);
   });
-  kernels::logsumexp_backward.set(DeviceKind::cpu,
-                                  [](ConstView x, ConstView y, ConstView dy, View dx) {
-                                    HWY_DYNAMIC_DISPATCH(sum_backward)(x, y, dy, dx);
-                                  });
+  kernels::logsumexp_backward.set(DeviceKind::cpu, [](ConstView x, ConstView dy, View dx) {
+    HWY_DYNAMIC_DISPATCH(sum_backward)(x, dy, dx);
+  });
 }
 
 }  // namespace longspan::cpu

@@ -9,21 +9,18 @@
 namespace longspan::cuda {
 namespace {
 
-/// Computes the maximum and the sum of a row.
-template <int width, class T, int size, class A>
-__device__ void scan_row(const Team<size>& team, const T* x, int64_t n, A& largest, A& total) {
-  A high = least<A>(), sum = 0;
+/// Returns the maximum of a row.
+template <int width, class T, int size>
+__device__ Accumulator<T> largest_of(const Team<size>& team, const T* x, int64_t n) {
+  using A = Accumulator<T>;
+  A high = least<A>();
   for_row<width>(team, n, [&](int64_t i) {
     A v[width];
     load_pack(x + i, v);
 #pragma unroll
-    for (int k = 0; k < width; ++k) {
-      high = v[k] > high || v[k] != v[k] ? v[k] : high;
-      sum += v[k];
-    }
+    for (int k = 0; k < width; ++k) high = v[k] > high || v[k] != v[k] ? v[k] : high;
   });
-  largest = team.max(high);
-  total = team.sum(sum);
+  return team.max(high);
 }
 
 template <class T, int width>
@@ -31,6 +28,7 @@ struct Scan {
   const T* logits;
   Ids targets;
   int64_t n, first;
+  bool totals;
   T* state;
 
   template <int size>
@@ -39,23 +37,28 @@ struct Scan {
     T* s = state + row * 4;
     const T high = first == 0 ? least<T>() : s[0], sum = first == 0 ? T(0) : s[1];
     const T own = first == 0 ? T(0) : s[2], all = first == 0 ? T(0) : s[3];
-    T largest, total;
-    scan_row<width>(team, x, n, largest, total);
-    const T m = high > largest ? high : largest, shift = shift_of(m);
-    T part = 0;
+    const T largest = largest_of<width>(team, x, n);
+    const T m = high > largest ? high : largest, before = shift_of(high), shift = shift_of(m);
+    T part = 0, apart = 0;
     for_row<width>(team, n, [&](int64_t i) {
       T v[width];
       load_pack(x + i, v);
 #pragma unroll
-      for (int k = 0; k < width; ++k) part += kernels::exponential(v[k] - shift);
+      for (int k = 0; k < width; ++k) {
+        part += term_for_log(v[k], shift);
+        if (totals) apart += v[k] - shift;
+      }
     });
     part = team.sum(part);  // every thread has read the old state by now
+    apart = team.sum(apart);
     if (team.rank() != 0) return;
     const int64_t t = targets[row] - first;
     s[0] = m;
-    s[1] = (sum > 0 ? sum * kernels::exponential(high - shift) : T(0)) + part;
+    // A sum of 0 stays 0, and one beside an earlier inf stays; NaN stays NaN.
+    s[1] = (sum == 0 ? T(0) : sum * term_for_log(before, shift)) + part;
     s[2] = t >= 0 && t < n ? x[t] : own;
-    s[3] = all + total;
+    s[3] = apart;
+    if (totals && first > 0) s[3] += all + static_cast<T>(first) * (before - shift);
   }
 };
 
@@ -72,28 +75,28 @@ struct Weights {
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     const T* x = logits + row * n;
-    A largest, total;
-    scan_row<width>(team, x, n, largest, total);
-    const A shift = shift_of(largest);
-    A part = 0;
+    const A largest = largest_of<width>(team, x, n), shift = shift_of(largest);
+    A part = 0, apart = 0;
     for_row<width>(team, n, [&](int64_t i) {
       A v[width];
       load_pack(x + i, v);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
+        if (totals) apart += v[k] - shift;
+        part += term_for_log(v[k], shift);
         v[k] = kernels::exponential(v[k] - shift);
-        part += v[k];
       }
       if (weights != nullptr) store_pack(v, weights + row * n + i);
     });
     part = team.sum(part);
+    apart = team.sum(apart);
     if (team.rank() != 0) return;
     const int64_t t = targets[row];
     A* s = state + row * 4;
     s[0] = largest;
     s[1] = part;
     s[2] = t >= 0 && t < n ? static_cast<A>(x[t]) : A(0);
-    s[3] = totals ? total : A(0);
+    s[3] = apart;
   }
 };
 
@@ -109,7 +112,7 @@ struct WeightsGradient {
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
-    const A g = scale[row], sum = state[row * 4 + 1], factor = sum > 0 ? g / sum : A(0);
+    const A g = scale[row], sum = state[row * 4 + 1], factor = sum == 0 ? A(0) : g / sum;
     const int64_t t = targets[row];
     for_row<width>(team, n, [&](int64_t i) {
       A v[width];
@@ -128,20 +131,26 @@ struct Gradient {
   T* logits;
   Ids targets;
   int64_t n, first;
-  const T *lse, *scale;
+  const T *totals, *scale;
   T uniform, own, z_loss;  // smoothing / classes, 1 - smoothing
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
-    const T g = scale[row], shift = lse[row], more = z_loss == 0 ? T(1) : 1 + 2 * z_loss * shift;
+    const T g = scale[row], shift = shift_of(totals[2 * row]), sum = totals[2 * row + 1];
+    T factor = sum == 0 ? T(0) : g / sum;
+    if (z_loss != 0) {
+      const T lse =
+          totals[2 * row] + kernels::unary_value(kernels::Unary::log, T(0), T(0), sum);
+      factor *= 1 + 2 * z_loss * lse;
+    }
     const int64_t t = targets[row] - first;
     for_row<width>(team, n, [&](int64_t i) {
       T v[width];
       load_pack(logits + row * n + i, v);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
-        const T p = more * kernels::exponential(v[k] - shift) - uniform;
-        v[k] = g == 0 ? T(0) : g * p - (i + k == t ? g * own : T(0));
+        const T p = factor * kernels::exponential(v[k] - shift);
+        v[k] = g == 0 ? T(0) : p - g * uniform - (i + k == t ? g * own : T(0));
       }
       store_pack(v, logits + row * n + i);
     });
@@ -158,12 +167,12 @@ void visit_sums(DType t, F&& make) {
   }
 }
 
-void scan(ConstView logits, ConstView targets, int64_t first, View state) {
+void scan(ConstView logits, ConstView targets, int64_t first, bool totals, View state) {
   visit_sums(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
     for_packed_rows<Scan, T>("cross_entropy_scan", rows_are_packed<T>(n, logits.data),
-                             logits.dim(0), n, logits.as<T>(), Ids(targets), n, first,
+                             logits.dim(0), n, logits.as<T>(), Ids(targets), n, first, totals,
                              state.as<T>());
   });
 }
@@ -192,14 +201,14 @@ void weights_gradient(ConstView weights, ConstView targets, ConstView state, Con
   });
 }
 
-void gradient(View logits, ConstView targets, int64_t first, ConstView lse, ConstView scale,
+void gradient(View logits, ConstView targets, int64_t first, ConstView totals, ConstView scale,
               double smoothing, double z_loss, int64_t classes) {
   visit_sums(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
     for_packed_rows<Gradient, T>(
         "cross_entropy_gradient", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
-        logits.as<T>(), Ids(targets), n, first, lse.as<T>(), scale.as<T>(),
+        logits.as<T>(), Ids(targets), n, first, totals.as<T>(), scale.as<T>(),
         static_cast<T>(smoothing / static_cast<double>(classes > 0 ? classes : 1)),
         static_cast<T>(1 - smoothing), static_cast<T>(z_loss));
   });
@@ -208,26 +217,29 @@ void gradient(View logits, ConstView targets, int64_t first, ConstView lse, Cons
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
     finish_kernel(const T* state, Ids targets, int64_t ignore, T smoothing, T z_loss, T classes,
-                  T* lse, T* loss, int64_t rows) {
+                  T* totals, T* loss, int64_t rows) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
     const T* s = state + 4 * i;
-    const T z = s[0] + kernels::unary_value(kernels::Unary::log, T(0), T(0), s[1]);
-    lse[i] = z;
-    const T own = z - s[2];
-    const T value = smoothing == 0 ? own : (1 - smoothing) * own + smoothing * (z - s[3] / classes);
+    const T log_sum = kernels::unary_value(kernels::Unary::log, T(0), T(0), s[1]);
+    const T own = s[0] - s[2] + log_sum, z = s[0] + log_sum;
+    const T value =
+        smoothing == 0 ? own : (1 - smoothing) * own + smoothing * (log_sum - s[3] / classes);
     loss[i] = targets[i] == ignore ? T(0) : z_loss == 0 ? value : value + z_loss * z * z;
+    if (totals == nullptr) continue;
+    totals[2 * i] = s[0];
+    totals[2 * i + 1] = s[1];
   }
 }
 
 void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing, double z_loss,
-            int64_t classes, View lse, View loss) {
+            int64_t classes, View totals, View loss) {
   visit_sums(state.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t rows = state.dim(0);
     launch("cross_entropy_finish", finish_kernel<T>, blocks_for(rows, elementwise_threads),
            elementwise_threads, 0, state.as<T>(), Ids(targets), ignore, static_cast<T>(smoothing),
-           static_cast<T>(z_loss), static_cast<T>(classes), lse.as<T>(), loss.as<T>(), rows);
+           static_cast<T>(z_loss), static_cast<T>(classes), totals.as<T>(), loss.as<T>(), rows);
   });
 }
 

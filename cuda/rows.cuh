@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/dtype.h"
+#include "core/kernels/maths.h"
 #include "cuda/elementwise.cuh"
 #include "cuda/launch.h"
 
@@ -144,6 +145,12 @@ bool rows_are_packed(int64_t n, Pointers... data) {
 template <class A>
 __device__ constexpr A least() {
   return -std::numeric_limits<A>::infinity();
+}
+/// e^(x - shift) of a sum whose logarithm is taken: 1 where both are inf, so that shift + log(sum)
+/// is inf and not NaN.
+template <class A>
+__device__ A term_for_log(A x, A shift) {
+  return x == shift ? A(1) : kernels::exponential(x - shift);
 }
 /// The value subtracted before exponentials are taken: the maximum, or 0 if that is -inf, because
 /// inf - inf would be NaN.

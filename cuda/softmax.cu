@@ -7,34 +7,38 @@
 namespace longspan::cuda {
 namespace {
 
-/// The maximum so far and the sum of e^(x - maximum) of all values added.
-template <class A>
+/// The maximum so far and the sum of e^(x - maximum) of all values added, or with `for_log` of
+/// term_for_log().
+template <class A, bool for_log>
 struct Total {
   A largest = least<A>(), sum = 0;
 
+  __device__ static A term(A x, A shift) {
+    return for_log ? term_for_log(x, shift) : kernels::exponential(x - shift);
+  }
   template <int width>
   __device__ void add(const A (&x)[width]) {
     A next = largest;
 #pragma unroll
     for (int k = 0; k < width; ++k) next = x[k] > next || x[k] != x[k] ? x[k] : next;
     if (next == least<A>()) return;
-    sum *= kernels::exponential(largest - next);
+    sum *= term(largest, next);
     largest = next;
 #pragma unroll
-    for (int k = 0; k < width; ++k) sum += kernels::exponential(x[k] - next);
+    for (int k = 0; k < width; ++k) sum += term(x[k], next);
   }
   template <int size>
   __device__ void join(const Team<size>& team) {
     const A all = team.max(largest);
-    sum = team.sum(largest == least<A>() ? A(0) : sum * kernels::exponential(largest - all));
+    sum = team.sum(largest == least<A>() ? A(0) : sum * term(largest, all));
     largest = all;
   }
 };
 
-template <int width, class T, int size>
+template <int width, bool for_log, class T, int size>
 __device__ auto total_of(const Team<size>& team, const T* x, int64_t n) {
   using A = Accumulator<T>;
-  Total<A> total;
+  Total<A, for_log> total;
   for_row<width>(team, n, [&](int64_t i) {
     A v[width];
     load_pack(x + i, v);
@@ -56,16 +60,18 @@ struct Forward {
     using A = Accumulator<T>;
     const T* from = x + row * n;
     T* to = y + row * n;
-    const auto total = total_of<width>(team, from, n);
+    const auto total = total_of<width, false>(team, from, n);
     const A shift = shift_of(total.largest), factor = total.sum == 0 ? A(0) : A(1) / total.sum;
-    A lse = shift + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
-    if (lse == least<A>()) lse = 0;
+    // Beside a large maximum the sum of the two would lose the digits of the logarithm.
+    const A log_sum = total.sum == 0
+                          ? A(0)
+                          : kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
     for_row<width>(team, n, [&](int64_t i) {
       A v[width];
       load_pack(from + i, v);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
-        v[k] = log ? v[k] - lse : kernels::exponential(v[k] - shift) * factor;
+        v[k] = log ? v[k] - shift - log_sum : kernels::exponential(v[k] - shift) * factor;
       }
       store_pack(v, to + i);
     });
@@ -113,7 +119,7 @@ struct LogSumExp {
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     using A = Accumulator<T>;
-    const auto total = total_of<width>(team, x + row * n, n);
+    const auto total = total_of<width, true>(team, x + row * n, n);
     const A lse =
         shift_of(total.largest) + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
     if (team.rank() == 0) y[row] = T(lse);
@@ -122,21 +128,21 @@ struct LogSumExp {
 
 template <class T, int width>
 struct LogSumExpBackward {
-  const T *x, *y, *dy;
+  const T *x, *dy;
   T* dx;
   int64_t n;
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     using A = Accumulator<T>;
-    const A lse = static_cast<A>(y[row]), g = static_cast<A>(dy[row]);
+    const auto total = total_of<width, true>(team, x + row * n, n);
+    const A shift = shift_of(total.largest),
+            factor = total.sum == 0 ? A(0) : static_cast<A>(dy[row]) / total.sum;
     for_row<width>(team, n, [&](int64_t i) {
       A v[width];
       load_pack(x + row * n + i, v);
 #pragma unroll
-      for (int k = 0; k < width; ++k) {
-        v[k] = lse == least<A>() ? A(0) : kernels::exponential(v[k] - lse) * g;
-      }
+      for (int k = 0; k < width; ++k) v[k] = kernels::exponential(v[k] - shift) * factor;
       store_pack(v, dx + row * n + i);
     });
   }
@@ -170,13 +176,13 @@ void logsumexp_forward(ConstView x, View y) {
   });
 }
 
-void logsumexp_backward(ConstView x, ConstView y, ConstView dy, View dx) {
+void logsumexp_backward(ConstView x, ConstView dy, View dx) {
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = x.dim(1);
     for_packed_rows<LogSumExpBackward, T>("logsumexp_backward",
                                           rows_are_packed<T>(n, x.data, dx.data), x.dim(0), n,
-                                          x.as<T>(), y.as<T>(), dy.as<T>(), dx.as<T>(), n);
+                                          x.as<T>(), dy.as<T>(), dx.as<T>(), n);
   });
 }
 

@@ -44,8 +44,8 @@ void normalise(double* row, int64_t vocab) {
   double sum = 0;
   for (int64_t v = 0; v < vocab; ++v) sum += std::exp(row[v] - largest);
   require(!std::isnan(sum), kOp, "a logit is nan; expected numbers");
-  const double shift = largest + std::log(sum);
-  for (int64_t v = 0; v < vocab; ++v) row[v] -= shift;
+  const double log_sum = std::log(sum);
+  for (int64_t v = 0; v < vocab; ++v) row[v] = row[v] - largest - log_sum;
 }
 
 /// The beams of one prompt.

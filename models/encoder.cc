@@ -302,8 +302,10 @@ Marks marks_of(const Tensor& places, const Tensor& logits, const char* name) {
 /// [B]: -log of the total probability of these positions.
 Tensor any_place_loss(const Tensor& logits, const Tensor& there) {
   const double never = -std::numeric_limits<double>::infinity();
-  const Tensor right = where(there, logits, full_like(logits.detach(), never));
-  return sub(logsumexp(logits, -1), logsumexp(right, -1));
+  // A common offset is taken out first, since the difference of two large numbers would round.
+  const Tensor z = sub(logits, max(logits.detach(), -1, true).values);
+  const Tensor right = where(there, z, full_like(z.detach(), never));
+  return sub(logsumexp(z, -1), logsumexp(right, -1));
 }
 
 }  // namespace

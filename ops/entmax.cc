@@ -69,8 +69,10 @@ Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha) {
   const Tensor p = entmax(logits, alpha).detach();
   const Tensor entropy = mul(sub(1.0, sum(pow(p, alpha), {-1})), 1 / (alpha * (alpha - 1)));
   // p is where its bracket has its maximum, so that the bracket's gradient is p.
-  const Tensor right = squeeze(take_along_axis(logits, unsqueeze(targets, -1)), -1);
-  return add(sub(sum(mul(p, logits), {-1}), right), entropy);
+  // A common offset of the logits is taken out first, since p . z would round it.
+  const Tensor z = sub(logits, max(logits.detach(), -1, true).values);
+  const Tensor right = squeeze(take_along_axis(z, unsqueeze(targets, -1)), -1);
+  return add(sub(sum(mul(p, z), {-1}), right), entropy);
 }
 
 }  // namespace longspan

@@ -291,14 +291,14 @@ class HeadGradients {
     }
   }
 
-  /// Adds the gradients of a tile; z holds its logits and becomes their gradient; lse and scale are
-  /// of its tokens.
+  /// Adds the gradients of a tile; z holds its logits and becomes their gradient; totals and scale
+  /// are of its tokens.
   void add(LogitTile& tile, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
-           const Tensor& lse, const Tensor& scale) {
+           const Tensor& totals, const Tensor& scale) {
     const Device on = z.device();
     const CrossEntropyOptions& o = head_.options;
     kernels::cross_entropy_gradient(on, z.mut(), rows_between(head_.targets, t0, t1).view(), v0,
-                                    lse.view(), scale.view(), o.smoothing, o.z_loss,
+                                    totals.view(), scale.view(), o.smoothing, o.z_loss,
                                     head_.weight.dim(0));
     tile.through_cap(z);
     if (sum_[2]) {
@@ -337,16 +337,16 @@ class HeadGradients {
   Tensor part_;  // of the rows of a tile, unless all rows count
 };
 
-/// Losses and log-sum-exps of the rows.
+/// Losses of the rows, and [rows, 2] their largest logits m and sums of exp(logit - m).
 struct RowLosses {
-  Tensor loss, lse;
+  Tensor loss, totals;
 };
 RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& scale) {
   const Device on = head.h.device();
   const DType sums = accumulator_of(head.h.dtype());
   const int64_t T = head.counted.count(), V = head.weight.dim(0);
   const CrossEntropyOptions& o = head.options;
-  Tensor lse = Tensor::empty({T}, sums, on), loss = Tensor::like(lse);
+  Tensor totals = Tensor::empty({T, 2}, sums, on), loss = Tensor::empty({T}, sums, on);
   LogitTile tile(head, gradients != nullptr);
   Tensor state = Tensor::empty({tile.tokens, 4}, sums, on, Category::workspace);
   for_ranges(T, tile.tokens, [&](int64_t t0, int64_t t1) {
@@ -354,28 +354,29 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
     Tensor s = rows_between(state, 0, t1 - t0), z;
     for_ranges(V, tile.classes, [&](int64_t v0, int64_t v1) {
       z = tile.logits(t0, t1, v0, v1);
-      kernels::cross_entropy_scan(on, z.view(), ids, v0, s.mut());
+      kernels::cross_entropy_scan(on, z.view(), ids, v0, o.smoothing != 0, s.mut());
     });
-    Tensor to = rows_between(lse, t0, t1);
+    Tensor to = rows_between(totals, t0, t1);
     kernels::cross_entropy_finish(on, s.view(), ids, o.ignore, o.smoothing, o.z_loss, V, to.mut(),
                                   rows_between(loss, t0, t1).mut());
     if (gradients != nullptr && z) {
       gradients->add(tile, z, t0, t1, 0, V, to, rows_between(scale, t0, t1));
     }
   });
-  return {loss, lse};
+  return {loss, totals};
 }
 
-/// Computes gradients from recomputed logits and the log-sum-exps of the counted rows.
-Grads gradients_again(const Head& head, const Tensor& lse, const Tensor& dy, const Shape& shape) {
+/// Computes gradients from recomputed logits and the totals of the counted rows.
+Grads gradients_again(const Head& head, const Tensor& totals, const Tensor& dy,
+                      const Shape& shape) {
   const Tensor scale = row_scale(head.counted.of(line_of(dy)), head.targets, head.options);
   LogitTile tile(head, false);
   HeadGradients gradients(head);
   const int64_t classes = head.weight.dim(0);
   for_ranges(head.counted.count(), tile.tokens, [&](int64_t t0, int64_t t1) {
     for_ranges(classes, tile.classes, [&](int64_t v0, int64_t v1) {
-      gradients.add(tile, tile.logits(t0, t1, v0, v1), t0, t1, v0, v1, rows_between(lse, t0, t1),
-                    rows_between(scale, t0, t1));
+      gradients.add(tile, tile.logits(t0, t1, v0, v1), t0, t1, v0, v1,
+                    rows_between(totals, t0, t1), rows_between(scale, t0, t1));
     });
   });
   return {gradients.take(0, shape), gradients.take(1, head.weight.shape()),
@@ -410,9 +411,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   Tensor state = Tensor::empty({rows, 4}, sums, z.device());
   kernels::cross_entropy_weights(z.device(), z.view(), t.view(), options.smoothing != 0,
                                  graph ? weights.mut() : View{}, state.mut());
-  Tensor lse = Tensor::empty({rows}, sums, z.device()), loss = Tensor::like(lse);
+  Tensor loss = Tensor::empty({rows}, sums, z.device());
   kernels::cross_entropy_finish(z.device(), state.view(), t.view(), options.ignore,
-                                options.smoothing, 0, V, lse.mut(), loss.mut());
+                                options.smoothing, 0, V, View{}, loss.mut());
 
   return record(
       "cross_entropy", {logits}, reduce(loss, t, targets.shape(), options), save(weights, t, state),
@@ -478,7 +479,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
 
   const RowLosses rows = losses_of(head, nullptr, {});
   return record(op, {x, weight, bias}, total(rows.loss),
-                save(head.h, weight, head.bias, t, rows.lse),
+                save(head.h, weight, head.bias, t, rows.totals),
                 [options, shape](const Context& c, const Tensor& dy) -> Grads {
                   const auto saved = c.saved<5>();
                   const Counted counts(saved[3], options.ignore);

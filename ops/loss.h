@@ -15,7 +15,7 @@ enum class Reduction : uint8_t {
 
 /// When linear_cross_entropy computes the gradients of its inputs.
 enum class LossGradient : uint8_t {
-  recompute,  ///< in backward, from recomputed logits: four products, x and lse saved
+  recompute,  ///< in backward, from recomputed logits: four products, x and two values per row saved
   in_forward  ///< while the logits exist: three products, but the gradients are saved
 };
 
@@ -30,7 +30,8 @@ struct CrossEntropyOptions {
 };
 
 /// Cross-entropy in nats: loss_i = lse_i - (1 - s) z_{i,t} - s mean_j z_ij,  lse_i = log sum_j exp
-/// z_ij.
+/// z_ij, computed from the differences of the logits and their maximum, so that a common offset
+/// changes nothing beyond the rounding of the logits.
 ///   logits   [..., V]  f64 f32 f16 bf16; computed in f32, f64 for f64
 ///   targets  [...]     i64 i32 u8: in [0, V), or options.ignore
 ///   returns  scalar, or [...] for Reduction::none; f64 for f64, else f32
@@ -47,8 +48,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 ///   weight   [V, D]    dtype of x;  bias [V] or undefined
 ///   targets  [...]     i64 i32 u8
 ///   returns  as cross_entropy; for f16 and bf16 the logits are f32
-///   saves    x, weight, bias, targets, lse [rows not ignored]; or the required gradients of x,
-///            weight and bias
+///   saves    x, weight, bias, targets, and for each row that is not ignored its largest logit m
+///            and its sum of exp(logit - m); or the required gradients of x, weight and bias
 ///   throws   as cross_entropy
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const Tensor& targets, const CrossEntropyOptions& = {});

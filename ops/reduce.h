@@ -48,8 +48,8 @@ Tensor argmin(const Tensor& x, int axis, bool keepdim = false);
 /// y = ln(sum of e^x) along one axis, computed as m + ln(sum of e^(x - m)) with the maximum m.
 ///   x        f64 f32 f16 bf16, any strides
 ///   returns  x without the axis, or with size 1 there if `keepdim`; -inf if all elements are -inf
-///            or there are none
-///   saves    x, with the axis last, and y
+///            or there are none, inf if one is inf and none NaN
+///   saves    x, with the axis last
 ///   throws   DTypeError on integers, ShapeError if the axis does not exist
 Tensor logsumexp(const Tensor& x, int axis, bool keepdim = false);
 

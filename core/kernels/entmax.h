@@ -12,8 +12,9 @@ namespace longspan::kernels {
 /// above 2 as 2. A row of only -inf gives zeros.
 inline constinit Kernel<void(ConstView x, ConstView alpha, View y)> entmax_forward{
     "entmax_forward"};
-/// dx = s (dy - sum(s dy) / sum(s)), s = y^(2 - alpha) where y > 0, else 0; dx may be dy. dalpha,
-/// if it is given, [rows] in the dtype of alpha: 0 where alpha counts as 1 or 2.
+/// dx = s (dy - sum(s dy) / sum(s)), s = y^(2 - alpha) where y > 0, else 0; dx may be dy. A row of
+/// NaN gives NaN. dalpha, if it is given, [rows] in the dtype of alpha: 0 where alpha counts as 1
+/// or is above 2.
 inline constinit Kernel<void(ConstView y, ConstView alpha, ConstView dy, View dx, View dalpha)>
     entmax_backward{"entmax_backward"};
 
@@ -52,6 +53,17 @@ LONGSPAN_HD EntmaxThreshold<A> entmax_threshold(A first, Sums sums, Root root) {
     at.tau += step;
   }
   return at;
+}
+
+/// Returns the gradient of alpha. With b = alpha - 1, p_i = y_i, L_i = ln p_i, s_i = p_i^(1 - b), S =
+/// sum s, H = sum p L and R_i = (e^(-b L_i) - 1 + b L_i) / b^2,
+///   dp_i / dalpha = p_i ((sum p R) (1 - b L_i) - R_i (1 - b H)) / S
+/// which is (p_i - s_i / S) / b^2 - (p_i L_i - (s_i / S) H) / b \cite correia2019 (prop. 1) without
+/// its differences of nearly equal numbers, whose rounding would be divided by b^2. The arguments
+/// are S and the sums of p g, p L, p L g, p R and p R g.
+template <class A>
+LONGSPAN_HD A entmax_alpha_slope(A b, A s, A g, A e, A eg, A r, A rg) {
+  return s == 0 ? A(0) : (r * (g - b * eg) - rg * (1 - b * e)) / s;
 }
 
 /// Returns a lower bound of that tau: with the mean of z, the sum is n (mean - tau)^p or more,

@@ -54,9 +54,9 @@ LONGSPAN_HD inline KeyInterval columns_of(const EntmaxTile& tile, const MaskTabl
 /// that a row does not see, and applies dropout to them.
 ///   x      [B, H, R, n] of the tile, contiguous, f64 or f32
 ///   alpha  [H], contiguous, dtype of x
-///   tau    [B, H, R], any strides, dtype of x: p = [(alpha - 1) s - tau]_+^(1 / (alpha - 1)) with
-///          the scores s, or where alpha counts as 1 p = exp(s - tau); inf for a row that sees
-///          nothing
+///   tau    [B, H, R], any strides, dtype of x: p = [(alpha - 1) (s - m) - tau]_+^(1 / (alpha - 1))
+///          with the scores s and the largest one m, or where alpha counts as 1 p = exp(s - m -
+///          tau); inf for a row that sees nothing
 inline constinit Kernel<void(EntmaxTile tile, ConstView alpha, View x, View tau)>
     entmax_tile_forward{"entmax_tile_forward"};
 /// Turns scores into probabilities after dropout again, and dp, the gradient of these, into that of

@@ -8,16 +8,20 @@
 namespace longspan::kernels {
 
 // Cross-entropy over classes that are processed in ranges [first, first + n). A row's state is {
-// maximum, sum of exp(logit - maximum), logit of the target, sum of logits } over the ranges so
-// far. All floating tensors have the same dtype, f32 or f64, and are contiguous; targets [rows] are
-// i64, i32 or u8.
+// maximum, sum of exp(logit - maximum), logit of the target, sum of logit - maximum } over the
+// ranges so far. If the maximum is inf, the first sum counts the logits that are inf. Maximum and
+// logarithm of the sum are never added: beside a large maximum the logarithm would lose its digits.
+// All floating tensors have the same dtype, f32 or f64, and are contiguous; targets [rows] are i64,
+// i32 or u8.
 
-/// Adds a range: logits [rows, n], state [rows, 4]. first = 0 resets the state.
-inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first, View state)>
+/// Adds a range: logits [rows, n], state [rows, 4]. first = 0 resets the state. The last of a state
+/// is 0 without `totals`.
+inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first, bool totals,
+                             View state)>
     cross_entropy_scan{"cross_entropy_scan"};
 
 /// Processes all classes in one call: computes the state of each row, and weights[i, j] =
-/// exp(logits[i, j] - maximum) unless weights is empty. Sums of logits are 0 without `totals`.
+/// exp(logits[i, j] - maximum) unless weights is empty. The last of a state is 0 without `totals`.
 /// logits and weights [rows, classes] may also be f16 or bf16; the state is then f32.
 inline constinit Kernel<void(ConstView logits, ConstView targets, bool totals, View weights,
                              View state)>
@@ -30,16 +34,17 @@ inline constinit Kernel<void(ConstView weights, ConstView targets, ConstView sta
                              double smoothing, View dx)>
     cross_entropy_weights_gradient{"cross_entropy_weights_gradient"};
 
-/// lse[i] = log sum exp of row i; loss[i] = (1 - smoothing) (lse - target logit) + smoothing (lse -
-/// mean logit) + z_loss lse^2, or 0 if the target is `ignore`.
+/// loss[i] = (1 - smoothing) (lse - target logit) + smoothing (lse - mean logit) + z_loss lse^2
+/// with lse = maximum + log(sum), or 0 if the target is `ignore`. totals [rows, 2], unless it is
+/// empty, becomes the maximum and the sum of each row.
 inline constinit Kernel<void(ConstView state, ConstView targets, int64_t ignore, double smoothing,
-                             double z_loss, int64_t classes, View lse, View loss)>
+                             double z_loss, int64_t classes, View totals, View loss)>
     cross_entropy_finish{"cross_entropy_finish"};
 
-/// logits[i, j] = scale[i] ((1 + 2 z_loss lse[i]) exp(logits[i, j] - lse[i])
-/// - (1 - smoothing) [first + j = target] - smoothing / classes), in place; rows of scale 0 become
-/// 0.
-inline constinit Kernel<void(View logits, ConstView targets, int64_t first, ConstView lse,
+/// logits[i, j] = scale[i] ((1 + 2 z_loss lse[i]) exp(logits[i, j] - maximum) / sum
+/// - (1 - smoothing) [first + j = target] - smoothing / classes), in place, with maximum and sum
+/// from totals [rows, 2]; rows of scale 0 become 0.
+inline constinit Kernel<void(View logits, ConstView targets, int64_t first, ConstView totals,
                              ConstView scale, double smoothing, double z_loss, int64_t classes)>
     cross_entropy_gradient{"cross_entropy_gradient"};
 

@@ -262,10 +262,10 @@ class BlockTask {
     for_tiles([&](int64_t first, int64_t rows) {
       mix_keys(scores_, head.v, width_, first);
       for (int64_t r = first; r < first + rows; ++r) {
-        const T inverse = sum_[r] > 0 ? 1 / sum_[r] : T{0};
+        const T inverse = sum_[r] == 0 ? T{0} : 1 / sum_[r];  // NaN stays NaN
         copy_scaled(rows_ + (r - first) * width_, inverse, width_, head.out[block.first + r]);
         head.lse[block.first + r] =
-            sum_[r] > 0 ? top_[r] + std::log(sum_[r]) : -std::numeric_limits<T>::infinity();
+            sum_[r] == 0 ? -std::numeric_limits<T>::infinity() : top_[r] + std::log(sum_[r]);
       }
     });
   }
@@ -427,7 +427,7 @@ class BlockTask {
       std::copy_n(from, width_, dout_ + r * width_);
       delta_[r] = dot(from, head_->out[block_->first + r], width_);
       const T lse = head_->lse[block_->first + r];
-      lse_[r] = lse > kMinusInfinity ? lse : T{0};
+      lse_[r] = lse == kMinusInfinity ? T{0} : lse;
     }
     as_lanes(dout_, width_, width_, dout_lanes_);
   }

@@ -51,10 +51,10 @@ class RowTask {
           add_weighted(scores_ + part.at, 1, head.v[part.key], head.v.stride, part.n, width_, sum_);
         });
       });
-      const T inverse = total > 0 ? 1 / total : T{0};
+      const T inverse = total == 0 ? T{0} : 1 / total;  // NaN stays NaN
       T* const y = head.out[row];
       for (int64_t c = 0; c < width_; ++c) y[c] = sum_[c] * inverse;
-      head.lse[row] = total > 0 ? top + std::log(total) : kMinusInfinity;
+      head.lse[row] = total == 0 ? kMinusInfinity : top + std::log(total);
     }
   }
 

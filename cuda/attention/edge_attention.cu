@@ -231,9 +231,9 @@ __global__ void __launch_bounds__(edge_threads, 2)
       if (lane == 0) to[x.width + 1] = total;
       continue;
     }
-    for (int c = lane; c < x.width; c += 32) to[c] = total > 0 ? to[c] / total : T(0);
+    for (int c = lane; c < x.width; c += 32) to[c] = total == 0 ? T(0) : to[c] / total;
     if (lane == 0) {
-      x.lse[bh * x.row_count + piece.owner] = total > 0 ? top + std::log(total) : least<T>();
+      x.lse[bh * x.row_count + piece.owner] = total == 0 ? least<T>() : top + std::log(total);
     }
   }
 }
@@ -261,10 +261,10 @@ __global__ void __launch_bounds__(edge_threads)
     for (int c = edge_lane(); c < x.width; c += 32) {
       T sum = 0;
       for (int s = 0; s < cut[2]; ++s) sum += factor(s) * parts[s * columns + c];
-      to[c] = total > 0 ? sum / total : T(0);
+      to[c] = total == 0 ? T(0) : sum / total;
     }
     if (edge_lane() == 0) {
-      x.lse[bh * x.row_count + cut[0]] = total > 0 ? top + std::log(total) : least<T>();
+      x.lse[bh * x.row_count + cut[0]] = total == 0 ? least<T>() : top + std::log(total);
     }
   }
 }

@@ -105,13 +105,9 @@ struct TileBackward {
     const kernels::KeyInterval seen = of.cleared(team, b, r, row);
     const int64_t count = seen.hi - seen.lo;
     const T a = alpha[h], t = tau.at(b, h, r);
-    const T scale = a >= 2 ? T(1) : a - 1;
     of.drop(team, b, h, r, seen, slopes);
     T *const p = row + seen.lo, *const g = slopes + seen.lo;
-    for_row<1>(team, count, [&](int64_t j) {
-      p[j] = entmax_is_softmax(a) ? kernels::exponential(p[j] - t)
-                                  : positive_power(p[j] * scale - t, 1 / scale);
-    });
+    entmax_row_again(team, p, a, t, p, count);
     const T slope = entmax_row_gradient(team, p, a, g, g, count, dalpha.data != nullptr);
     if (team.rank() == 0 && dalpha.data != nullptr) dalpha.at(b, h, r) = slope;
     of.drop(team, b, h, r, seen, row);

@@ -21,7 +21,7 @@ void EntmaxAttention::visit(Visitor& v) {
 }
 
 Tensor EntmaxAttention::alpha() const {
-  if (!a_) return full({1}, entmax_.alpha, DType::f32, device_);
+  if (!a_) return full({1}, entmax_.alpha, DType::f64, device_);
   return clamp(add(sigmoid(a_), 1), 1.01, 2);
 }
 

@@ -20,7 +20,7 @@ class EntmaxAttention final : public MultiHead {
   /// Throws ValueError that names the option.
   EntmaxAttention(const AttentionOptions& options, const EntmaxOptions& entmax, const Init& init);
   void visit(Visitor& v) override;
-  /// [H], differentiable if it is learned, else of one element.
+  /// [H], differentiable if it is learned, else of one element, f64.
   Tensor alpha() const;
   /// Returns for the rows x [B, L, D] which share of the keys that it sees each head uses: [B, H,
   /// L].

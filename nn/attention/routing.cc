@@ -19,10 +19,6 @@ namespace longspan {
 namespace {
 
 constexpr const char* kOp = "routing attention";
-// Of a token with itself, if that is masked. e^-300 vanishes beside any other key, as the e^-50000
-// of lucidrains' code does, but leaves digits to the logarithm of the sum of a token that sees only
-// itself: f32 has steps of 0.004 at 50,000.
-constexpr double kSelfLogit = -300;
 
 /// x [B, L, H d] -> [B, H, L, d].
 Tensor split_heads(const Tensor& x, int64_t width) {
@@ -149,14 +145,6 @@ ScoreTerms RoutingAttention::routing_terms(DType dtype) const {
   ScoreTerms t;
   t.scale = options_.scale == RoutingScale::none ? 1 : 0;
   if (routing_tables_) routing_tables_.fill(t, dtype);
-  if (!options_.mask_self) return t;
-  // Causal attention in a group meets rank distance 0, the last row of the tables, in the token
-  // itself alone.
-  if (!routing_tables_) t.id = {1, 0};
-  const double factor = t.scale > 0 ? 1 : std::sqrt(static_cast<double>(options_.d_head));
-  const double self = kSelfLogit * factor;
-  const Device device = v_.weight.device();
-  t.relation_bias = concat({zeros({t.id.left}, dtype, device), full({1}, self, dtype, device)}, 0);
   return t;
 }
 
@@ -176,9 +164,11 @@ GroupAttention RoutingAttention::routed(const Heads& h, const Selection& s, cons
   const Dropout dropout{o.dropout, pass.at("routing")};
   const bool same = o.share_qk && o.norm == RoutingNorm::ln0;
   const Tensor k = same ? Tensor{} : h.k;
-  return recent() ? attend_to_recent(h.q, k, v, s.nearest, o.clusters, o.window, o.scatter_eps,
-                                     terms, dropout)
-                  : attend_in_groups(h.q, k, v, s.queries, s.keys, o.scatter_eps, terms, dropout);
+  const OwnKey own = o.mask_self ? OwnKey::alone : OwnKey::seen;
+  return recent()
+             ? attend_to_recent(h.q, k, v, s.nearest, o.clusters, o.window, o.scatter_eps, terms,
+                                dropout, own)
+             : attend_in_groups(h.q, k, v, s.queries, s.keys, o.scatter_eps, terms, dropout, own);
 }
 
 Tensor RoutingAttention::commitment(const Heads& h, const Selection& s) const {

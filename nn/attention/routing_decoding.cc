@@ -229,9 +229,15 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
   };
   const Tensor query =
       reshape(expand(q, {batch, o.routing_heads, many, o.d_head}), {rows * many, 1, 1, o.d_head});
-  const Tensor out = block_attention(query, members(memory.keys), members(memory.values), pattern,
-                                     routing_terms(q.dtype()))
-                         .out;
+  const ScoreTerms terms = routing_terms(q.dtype());
+  const Tensor values = members(memory.values);
+  if (o.mask_self) pattern.rules.front().window.right = -1;
+  Tensor out = block_attention(query, members(memory.keys), values, pattern, terms).out;
+  if (o.mask_self) {  // a list of one key has the token alone
+    const Tensor last = full_like(pattern.mask.k_begin, static_cast<double>(w - 1));
+    const Tensor alone = reshape(equal(pattern.mask.k_begin, last), {rows * many, 1, 1, 1});
+    out = detail::with_alone(out, narrow(values, 2, w - 1, 1), alone, terms);
+  }
   memory.groups = Tensor::from(groups, memory.groups.shape(), device);
   if (!recent()) {
     const Tensor all = Tensor::from(known, memory.group_scores.shape());

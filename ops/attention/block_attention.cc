@@ -17,6 +17,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "ops/softmax.h"
 
 namespace longspan {
 namespace {
@@ -506,7 +507,8 @@ AttentionResult merge_attention(std::span<const AttentionResult> parts) {
   }
   const Tensor each = concat(columns, 3);  // [B, H, L, parts]
   const Tensor lse = logsumexp(each, 3);
-  const Tensor share = cast(exp(sub(each, unsqueeze(lse, 3))), parts[0].out.dtype());
+  // Not exp(each - lse): beside a common offset lse has too few digits for shares whose sum is 1.
+  const Tensor share = cast(softmax(each), parts[0].out.dtype());
   Tensor out;
   for (size_t n = 0; n < parts.size(); ++n) {
     const Tensor weighted = mul(parts[n].out, narrow(share, 3, static_cast<int64_t>(n), 1));

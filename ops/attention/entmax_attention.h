@@ -4,7 +4,8 @@
 
 namespace longspan {
 
-/// out [B, H, L, dv]; tau [B, H, L], the thresholds of the rows, without history.
+/// out [B, H, L, dv]; tau [B, H, L], the thresholds of the rows, from the largest score of each, so
+/// that a common offset of scores takes no digits from them; without history.
 struct EntmaxResult {
   Tensor out, tau;
 };

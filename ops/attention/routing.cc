@@ -11,6 +11,7 @@
 #include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/random.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -143,6 +144,19 @@ Tensor over_groups(const Tensor& sum, const Tensor& n, double epsilon) {
   return mul(sum, cast(weight, sum.dtype()));
 }
 
+Tensor with_alone(const Tensor& others, const Tensor& v, const Tensor& alone,
+                  const ScoreTerms& terms, const Dropout& dropout) {
+  Tensor own = v;
+  if (terms.relation_value) own = add(own, narrow(terms.relation_value, -2, terms.id.left, 1));
+  if (dropout.p > 0 && dropout.pass.training) {
+    Shape rows = others.shape();
+    rows[3] = 1;
+    const Tensor one = ones(rows, others.dtype(), others.device());
+    own = mul(own, longspan::dropout(one, dropout.p, dropout.pass.at("alone")));
+  }
+  return where(alone, own, others);
+}
+
 Tensor gathered(const Tensor& x, const Tensor& lists) {
   const Tensor rows = permute_rows(x, lists.rank() > 3 ? flatten(lists, 2, -1) : lists);
   int64_t groups = 1;
@@ -198,8 +212,10 @@ Tensor scattered(const Tensor& rows, const Tensor& lists, const Tensor& like) {
 
 GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& queries, const Tensor& keys, double epsilon,
-                                const ScoreTerms& terms, const Dropout& dropout) {
+                                const ScoreTerms& terms, const Dropout& dropout, OwnKey own) {
   constexpr const char* op = "attend_in_groups";
+  require(own == OwnKey::seen || !keys, op,
+          "own = alone needs keys that are those of queries: only then is the place of a key known");
   check_heads(op, q, k ? k : q, v, queries, "queries", 4);
   const Tensor& lists_of_keys = keys ? keys : queries;
   require_same_shape(op, {"queries", queries}, {"keys", lists_of_keys});
@@ -213,9 +229,13 @@ GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& 
     pattern.mask.q_from = zeros_like(pattern.mask.q_to);
   }
   const Tensor others = k || keys ? detail::gathered(k ? k : q, lists_of_keys) : rows;
-  const Tensor o =
-      block_attention(rows, others, detail::gathered(v, lists_of_keys), pattern, terms, dropout)
-          .out;
+  const Tensor values = detail::gathered(v, lists_of_keys);
+  if (own == OwnKey::alone) pattern.rules.front().window.right = -1;
+  Tensor o = block_attention(rows, others, values, pattern, terms, dropout).out;
+  if (own == OwnKey::alone) {  // the first of a group sees no other
+    const Tensor place = reshape(iota(rows.dim(2), DType::i64, q.device()), {1, 1, rows.dim(2), 1});
+    o = detail::with_alone(o, values, equal(place, zeros_like(place)), terms, dropout);
+  }
   const Tensor lists = flatten(queries, 2, 3);  // [B, H, c w]
   GroupAttention result;
   {
@@ -229,7 +249,8 @@ GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& 
 
 GroupAttention attend_to_recent(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& clusters, int64_t count, int64_t window,
-                                double epsilon, const ScoreTerms& terms, const Dropout& dropout) {
+                                double epsilon, const ScoreTerms& terms, const Dropout& dropout,
+                                OwnKey own) {
   constexpr const char* op = "attend_to_recent";
   check_heads(op, q, k ? k : q, v, clusters, "clusters", 3);
   require(window >= 1, op, "window is {}; expected 1 or more", window);
@@ -239,9 +260,18 @@ GroupAttention attend_to_recent(const Tensor& q, const Tensor& k, const Tensor& 
   pattern.mask.q_from = reshape(sorted.begin, {q.dim(0) * q.dim(1), length});
   pattern.mask.q_to = full_like(pattern.mask.q_from, static_cast<double>(length));
   const Tensor rows = detail::gathered(q, sorted.order);
-  const Tensor o = block_attention(rows, k ? detail::gathered(k, sorted.order) : rows,
-                                   detail::gathered(v, sorted.order), pattern, terms, dropout)
-                       .out;
+  const Tensor values = detail::gathered(v, sorted.order);
+  if (own == OwnKey::alone) pattern.rules.front().window.right = -1;
+  Tensor o = block_attention(rows, k ? detail::gathered(k, sorted.order) : rows, values, pattern,
+                             terms, dropout)
+                 .out;
+  if (own == OwnKey::alone) {
+    // The first of its cluster sees no other; a window of one token has no other.
+    const Tensor place = iota(length, DType::i32, q.device());
+    const Tensor first = window > 1 ? equal(pattern.mask.q_from, place)
+                                    : ones(pattern.mask.q_from.shape(), DType::u8, q.device());
+    o = detail::with_alone(o, values, unsqueeze(unsqueeze(first, 1), 3), terms, dropout);
+  }
   GroupAttention result;
   {
     const NoGrad off;

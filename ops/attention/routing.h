@@ -53,25 +53,36 @@ struct GroupAttention {
                ///< 0 if it is in none
   Tensor groups;  ///< n [B, H, L, 1], f32 (f64 for f64), without history
 };
+/// What a token sees of itself in its groups.
+enum class OwnKey : uint8_t {
+  seen,
+  alone  ///< its own key only where it sees no other, however large the logits are
+};
 /// Causal attention within groups. Relative positions of the terms are differences of places in a
 /// group.
 ///   q, k     [B, H, L, d], v [B, H, L, dv]  as block_attention takes them; k undefined: q
 ///   queries  i32 [B, H, c, w]: the positions of a group's queries, ascending, then -1
 ///   keys     the same for keys; undefined: those of queries
+///   own      OwnKey::alone needs keys that are undefined
 ///   saves    the rows of all groups, what block_attention saves, and the lists
 ///   throws   ShapeError, DTypeError, DeviceError; ValueError on a position out of range and, on the
 ///            CPU, on a list that does not ascend
 GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& queries, const Tensor& keys, double epsilon,
-                                const ScoreTerms& terms = {}, const Dropout& dropout = {});
+                                const ScoreTerms& terms = {}, const Dropout& dropout = {},
+                                OwnKey own = OwnKey::seen);
 /// Attention of each token to the last `window` tokens of its cluster, itself included.
 ///   clusters  i32 [B, H, L] in [-1, count); the result of a token with -1 is 0
 GroupAttention attend_to_recent(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& clusters, int64_t count, int64_t window,
                                 double epsilon, const ScoreTerms& terms = {},
-                                const Dropout& dropout = {});
+                                const Dropout& dropout = {}, OwnKey own = OwnKey::seen);
 
 namespace detail {
+/// Puts what a token sees that sees only itself, v + a_v[distance 0] after dropout, into the rows of
+/// `others` [G, 1, n, dv] for which `alone` is 1, u8 [1 or G, 1, n, 1].
+Tensor with_alone(const Tensor& others, const Tensor& v, const Tensor& alone,
+                  const ScoreTerms& terms, const Dropout& dropout = {});
 /// Returns sum / (n + epsilon), 0 where n = 0; n has no history.
 Tensor over_groups(const Tensor& sum, const Tensor& n, double epsilon);
 /// Gathers the rows of x [B, H, L, d] in lists [B, H, .., w] as samples of one head, [G, 1, w, d].

@@ -390,6 +390,117 @@ void test_rows(const OpInfo& op, DType dtype) {
   }
 }
 
+/// The offset of OffsetLaw; numbers of up to its size on a grid of 1/8 stay on that grid with it.
+double offset_for(DType dtype) {
+  const int digits = dtype == DType::f64   ? 53
+                     : dtype == DType::f32 ? 24
+                     : dtype == DType::f16 ? 11
+                                           : 8;
+  return std::ldexp(1.0, digits - 4);
+}
+
+void test_offset(const OpInfo& op, DType dtype) {
+  const double offset = offset_for(dtype);
+  for (const Sample& sample : op.offset.samples) {
+    SCOPED_TRACE(place(op, sample, dtype, Layout::contiguous));
+    const auto run = [&](double add) {
+      Sample moved = sample;
+      for (InputSpec& spec : moved.inputs) {
+        if (!spec.floating() || spec.fixed) continue;
+        spec.value = [f = spec.value](Generator gen, int64_t i) {
+          return std::round(8 * f(gen, i)) / 8;
+        };
+      }
+      for (const size_t i : op.offset.inputs) {
+        if (moved.inputs[i].value) moved.inputs[i] = moved.inputs[i] + add;
+      }
+      return run_op(op, make_all(op, moved, {dtype, dtype, Layout::contiguous, {}}, true),
+                    any_gradient(op, moved), dtype);
+    };
+    const OpResults without = run(0), with = run(offset);
+    for (size_t o = 0; o < without.y.size(); ++o) {
+      SCOPED_TRACE(fmt::format("result {}", o));
+      const bool moves = std::count(op.offset.moved.begin(), op.offset.moved.end(), o) > 0;
+      Array want = to_array(without.y[o]);
+      if (moves) {
+        for (double& v : want.values) v += offset;
+      }
+      const DType type = is_floating(with.y[o].dtype()) ? dtype : DType::f64;
+      ASSERT_TRUE(close(to_array(with.y[o]), want, type, op.tolerance, op.scale));
+    }
+    for (size_t i = 0; i < without.dx.size(); ++i) {
+      SCOPED_TRACE(fmt::format("gradient of input {}", i));
+      if (!without.dx[i]) continue;
+      ASSERT_TRUE(close(to_array(with.dx[i]), to_array(without.dx[i]), dtype,
+                        4 * op.gradient_tolerance, std::max(op.scale, 1.0)));
+    }
+  }
+}
+
+/// Returns for each element of a shape whether it lies in the row of element `at` along an axis.
+std::vector<bool> row_of(const Shape& shape, int axis, int64_t at) {
+  const Strides steps = contiguous_strides(shape);
+  const int a = axis < 0 ? axis + shape.rank() : axis;
+  std::vector<bool> in(static_cast<size_t>(numel(shape)));
+  const int64_t first = at - at / steps[a] % shape[a] * steps[a];
+  for (int64_t k = 0; k < shape[a]; ++k) in[static_cast<size_t>(first + k * steps[a])] = true;
+  return in;
+}
+
+void check_nan(const OpInfo& op, Sample sample, size_t input, int64_t at, DType dtype) {
+  InputSpec& spec = sample.inputs[input];
+  spec.gradient = true;
+  spec.value = [f = spec.value, at](Generator gen, int64_t i) {
+    return i == at ? std::numeric_limits<double>::quiet_NaN() : f(gen, i);
+  };
+  SCOPED_TRACE(fmt::format("{} with NaN at {} of input {}",
+                           place(op, sample, dtype, Layout::contiguous), at, input));
+  const Made in = make_all(op, sample, {dtype, dtype, Layout::contiguous, {}}, true);
+  const std::vector<Array> arrays = arrays_of(in.tensors);
+  const std::vector<Array> want = op.reference(Arrays(arrays, sample.numbers));
+  const OpResults got = run_op(op, in, true, dtype);
+  bool reached = false;
+  for (size_t o = 0; o < want.size(); ++o) {
+    ASSERT_TRUE(close(to_array(got.y[o]), want[o],
+                      is_floating(got.y[o].dtype()) ? dtype : DType::f64, op.tolerance, op.scale))
+        << "result " << o;
+    for (const double v : want[o].values) reached = reached || std::isnan(v);
+  }
+  const int axis = op.nan.axis ? op.nan.axis(sample.numbers) : -1;
+  const std::vector<bool> row = row_of(spec.shape, axis, at);
+  ASSERT_TRUE(got.dx[input]);
+  const Array dx = to_array(got.dx[input]);
+  for (int64_t i = 0; i < dx.size(); ++i) {
+    const bool expected = reached && row[static_cast<size_t>(i)];
+    ASSERT_EQ(std::isnan(dx[i]), expected) << "gradient " << i << " is " << dx[i];
+  }
+}
+
+/// Whether an input has a +inf, which makes NaN of gradients by itself.
+bool has_infinity(const OpInfo& op, const Sample& sample, DType dtype) {
+  for (const Array& x :
+       arrays_of(make_all(op, sample, {dtype, dtype, Layout::contiguous, {}}).tensors)) {
+    for (const double v : x.values) {
+      if (v == std::numeric_limits<double>::infinity()) return true;
+    }
+  }
+  return false;
+}
+
+void test_nan(const OpInfo& op, DType dtype) {
+  for (const Sample& sample : op.samples) {
+    if (has_infinity(op, sample, dtype)) continue;
+    for (const size_t input : op.nan.inputs) {
+      const InputSpec& spec = sample.inputs[input];
+      const int64_t n = spec.value ? numel(spec.shape) : 0;
+      if (n == 0 || spec.shape.rank() == 0) continue;
+      for (const int64_t at : std::set<int64_t>{0, n / 2, n - 1}) {
+        check_nan(op, sample, input, at, dtype);
+      }
+    }
+  }
+}
+
 /// Live bytes of the host without the layout cache.
 int64_t live_bytes() {
   clear_layout_cache();
@@ -640,6 +751,7 @@ void check_entry(const OpInfo& op) {
   EXPECT_FALSE(op.large.empty()) << op.name << " has no large sample";
   EXPECT_TRUE(op.reason.empty() == (op.tolerance == 1 && op.gradient_tolerance == 1))
       << op.name << ": a widened tolerance needs a reason, and only that";
+  EXPECT_EQ(op.offset.inputs.empty(), op.offset.samples.empty()) << op.name;
 }
 
 /// Checks the table after all other tests.
@@ -688,6 +800,12 @@ void register_tests() {
         add_test(op.name, "backward_" + type, [&op, dtype] { test_backward(op, dtype); });
       }
       add_test(op.name, "bitwise_" + type, [&op, dtype] { test_bitwise(op, dtype); });
+      if (!op.offset.inputs.empty()) {
+        add_test(op.name, "offset_" + type, [&op, dtype] { test_offset(op, dtype); });
+      }
+      if (!op.nan.inputs.empty()) {
+        add_test(op.name, "nan_" + type, [&op, dtype] { test_nan(op, dtype); });
+      }
       if (!op.row_inputs.empty()) {
         add_test(op.name, "rows_" + type, [&op, dtype] { test_rows(op, dtype); });
       }

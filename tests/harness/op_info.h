@@ -71,12 +71,31 @@ inline std::vector<DType> floating_types() {
   return {DType::f64, DType::f32, DType::f16, DType::bf16};
 }
 
+/// The law that a common offset of some inputs changes nothing beyond the rounding of the inputs.
+/// The harness rounds the inputs to a grid on which adding the offset, 2^20 in f32, loses no bit.
+struct OffsetLaw {
+  std::vector<size_t> inputs = {};  ///< to which the offset is added together; empty: no such law
+  std::vector<size_t> moved = {};   ///< results that move by the offset; the others stay
+  std::vector<Sample> samples = {};
+};
+
+/// The law that NaN in gives NaN out and NaN back: with one NaN in an input the results are those of
+/// the reference. If one of them is NaN, so is the gradient of the whole row of that NaN, and of no
+/// other row; else none is. All samples without inf are tried.
+struct NanLaw {
+  std::vector<size_t> inputs = {};  ///< in which the NaN is put in turn; empty: no such law
+  /// Returns the axis of rows from the numbers of a sample; not given: the last one.
+  std::function<int(std::span<const double>)> axis = {};
+};
+
 /// An op and its expected behaviour. For each entry, device and dtype the harness generates these
 /// tests:
 ///   forward    against `reference`, every sample in every layout, and the large ones
 ///   gradcheck  against central differences in f64, every sample in every layout
 ///   backward   f32, f16 and bf16 gradients against those in f64
 ///   bitwise    repeated, and with 1, 2 and 3 threads: results and gradients have the same bits
+///   offset     if `offset` has inputs: it changes nothing (OffsetLaw)
+///   nan        if `nan` has inputs: it is passed on, forward and back (NanLaw)
 ///   rows       if `row_inputs` is set: a row's bits do not depend on the other rows
 ///   recorded   on a device: replays with changing inputs have the bits of direct calls
 ///   rejects    the right exception and message, and no bytes leaked
@@ -103,6 +122,8 @@ struct OpInfo {
   bool unrecorded = false;  ///< whether the op does work on the host, so that it cannot be recorded
   /// Inputs with rows on their first axis, each of which gives a row of each result.
   std::vector<size_t> row_inputs = {};
+  OffsetLaw offset = {};
+  NanLaw nan = {};
   /// Errors are measured against |value| + scale * rms of all values.
   double scale = 1;
   /// Factors on the tolerance of results and gradients, and why they are not 1.

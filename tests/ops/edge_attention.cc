@@ -189,6 +189,7 @@ const Registered edge_attention_info = OpInfo{
                       edge_attention(in[0], in[1], in[2], in[3], layout_of(numbers_of(in)), -1);
                     })},
     .saved_bytes = saved_bytes,
+    .nan = {.inputs = {0}},
     .tolerance = 4,
     .gradient_tolerance = 4,
     .reason = "hundreds of products are summed one after the other",
@@ -206,6 +207,7 @@ const Registered edge_attention_once_info = OpInfo{
     .large = {sample("large", {some_nodes, 300, 4}, 2, 2, 32, 32)},
     .saved_bytes = saved_bytes,
     .unrecorded = true,
+    .nan = {.inputs = {0}},
     .tolerance = 4,
     .gradient_tolerance = 4,
     .reason = "hundreds of products are summed one after the other",

@@ -44,8 +44,22 @@ std::vector<Sample> with_alphas() {
     all.push_back({named("masked"),
                    {constant(values({3, 3}, {-inf, 1, 1.2, -inf, -inf, -inf, 0, -inf, -inf}))},
                    {alpha}});
+    all.push_back({named("infinite"),
+                   {constant(values({3, 3}, {inf, 0, 1, -inf, 2, inf, 0, 1, 2}))},
+                   {alpha}});
     all.push_back({named("empty"), {randn({0, 3})}, {alpha}});
     all.push_back({named("no columns"), {randn({3, 0})}, {alpha}});
+  }
+  return all;
+}
+
+std::vector<Sample> offset_samples() {
+  std::vector<Sample> all;
+  for (const double alpha : {1.0, 1.05, 1.2, 1.5, 1.8, 2.0}) {
+    const auto named = [&](const char* name) { return fmt::format("{} of {}", name, alpha); };
+    all.push_back({named("rows"), {randn({5, 7})}, {alpha}});
+    all.push_back({named("equal"), {longspan::test::full({2, 21}, 3)}, {alpha}});
+    all.push_back({named("long"), {randn({2, 130})}, {alpha}});
   }
   return all;
 }
@@ -72,6 +86,8 @@ const Registered fixed_info = OpInfo{
           return std::vector<int64_t>{in[0].nbytes(), rows * each};
         },
     .row_inputs = {0},
+    .offset = {.inputs = {0}, .samples = offset_samples()},
+    .nan = {.inputs = {0}},
     .tolerance = 2,
     .gradient_tolerance = 8,
     .reason = "y is the difference of two numbers of up to 1, and its gradient has a root of y",
@@ -103,6 +119,9 @@ const Registered learned_info = OpInfo{
           const int64_t rows = in[0].numel() == 0 ? 0 : in[0].numel() / in[0].dim(-1);
           return std::vector<int64_t>{in[0].nbytes(), rows * each};
         },
+    .offset = {.inputs = {0},
+               .samples = {{"each row", {randn({4, 9}), as(DType::f64, uniform({4}, 1.2, 1.9))}}}},
+    .nan = {.inputs = {0}},
     .tolerance = 2,
     .gradient_tolerance = 8,
     .reason = "y is the difference of two numbers of up to 1, and its gradient has a root of y",

@@ -7,12 +7,21 @@
 
 namespace longspan::test {
 
-/// Replaces a row by its alpha-entmax, from a bisection of the threshold; softmax below 1.01.
+/// Replaces a row by its alpha-entmax, from a bisection of the threshold; softmax below 1.01. With
+/// NaN or inf there are no probabilities: NaN.
 inline void entmax_row(std::vector<double>& row, double alpha) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   alpha = std::min(alpha, 2.0);
   double most = -inf;
-  for (const double x : row) most = std::max(most, x);
+  bool numbers = true;
+  for (const double x : row) {
+    most = std::max(most, x);
+    numbers = numbers && x < inf;
+  }
+  if (!numbers) {
+    for (double& x : row) x = std::numeric_limits<double>::quiet_NaN();
+    return;
+  }
   const auto weight = [&](double x, double tau) {
     if (alpha < 1.01) return std::exp(x - most);
     const double u = (alpha - 1) * (x - most) - tau;

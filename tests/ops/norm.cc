@@ -83,6 +83,7 @@ OpInfo norm(const std::string& name, bool center) {
             return bytes;
           },
       .row_inputs = {0},
+      .nan = {.inputs = {0}},
   };
   const auto reject = [&](auto error, const std::string& what, const InputSpec& x,
                           const InputSpec& w, const std::string& message, double eps = 1e-5) {

@@ -22,11 +22,17 @@ const std::vector<Sample> samples = {
     {"wide range", {5 * randn({4, 9})}},
     {"huge", {constant(1e4 * randn({4, 9}))}},
     {"masked", {constant(values({3, 3}, {-inf, 1, 2, -inf, -inf, -inf, 0, -inf, -inf}))}},
+    // inf - inf is NaN, in which the whole row ends.
+    {"infinite", {constant(values({3, 3}, {inf, 0, 1, -inf, 2, inf, 0, 1, 2}))}},
     {"empty", {randn({0, 3})}},
     {"no columns", {randn({3, 0})}},
 };
 
 const std::vector<Sample> large = {{"large", {randn({300, 257})}}, {"rows", {randn({9, 5000})}}};
+
+const std::vector<Sample> offset_samples = {{"rows", {2 * randn({5, 7})}},
+                                            {"two equal", {full({1, 2}, 0)}},
+                                            {"vectors and a bit", {2 * randn({2, 130})}}};
 
 const std::vector<Reject> rejected = {
     rejects<ShapeError>("rank 0", {scalar(1)}, "rank 1"),
@@ -40,8 +46,8 @@ const Registered softmax_info = OpInfo{
           return naive::rows(in[0], [](std::vector<double>& row) {
             double m = -inf, s = 0;
             for (const double x : row) m = std::max(m, x);
-            for (double& x : row) s += x = m == -inf ? 0 : std::exp(x - m);
-            for (double& x : row) x = s > 0 ? x / s : 0;
+            for (double& x : row) s += x = m == -inf ? std::exp(x) : std::exp(x - m);
+            for (double& x : row) x = s == 0 ? 0 : x / s;
           });
         },
     .samples = samples,
@@ -49,6 +55,8 @@ const Registered softmax_info = OpInfo{
     .rejects = rejected,
     .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
     .row_inputs = {0},
+    .offset = {.inputs = {0}, .samples = offset_samples},
+    .nan = {.inputs = {0}},
 };
 
 const Registered log_softmax_info = OpInfo{
@@ -59,9 +67,9 @@ const Registered log_softmax_info = OpInfo{
           return naive::rows(in[0], [](std::vector<double>& row) {
             double m = -inf, s = 0;
             for (const double x : row) m = std::max(m, x);
-            if (m == -inf) return;
+            if (m == -inf) m = 0;
             for (const double x : row) s += std::exp(x - m);
-            for (double& x : row) x -= m + std::log(s);
+            for (double& x : row) x = s == 0 ? x : x - m - std::log(s);
           });
         },
     .samples = samples,
@@ -69,6 +77,8 @@ const Registered log_softmax_info = OpInfo{
     .rejects = rejected,
     .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
     .row_inputs = {0},
+    .offset = {.inputs = {0}, .samples = offset_samples},
+    .nan = {.inputs = {0}},
     .gradient_tolerance = 4,
     .reason = "the derivative comes from y as stored",
 };

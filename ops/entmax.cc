@@ -57,6 +57,8 @@ Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha) {
   constexpr const char* op = "entmax_loss";
   require_floating(op, logits, "logits");
   require_rank(op, logits, 1, "logits");
+  require_integer(op, targets, "targets");
+  require_same_device(op, {"logits", logits}, {"targets", targets});
   Shape each = logits.shape();
   each.erase(each.rank() - 1);
   if (targets.shape() != each)

@@ -32,9 +32,9 @@ Tensor sparsemax(const Tensor& x);
 ///   logits   [..., V]  f64 f32 f16 bf16, finite
 ///   targets  [...]     i64 i32 u8, in [0, V)
 ///   returns  [...]     one loss for each target, dtype of the logits
-///   saves    p, and two tensors of the size of the targets
-///   throws   ShapeError, DTypeError; ValueError for alpha as entmax(), and on a target out of
-///   range
+///   saves    p and the targets; for alpha that counts as 1 what cross_entropy() saves
+///   throws   ShapeError, DTypeError, DeviceError; ValueError for alpha as entmax(), and on a target
+///            out of range
 Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha);
 
 }  // namespace longspan

@@ -261,17 +261,19 @@ GroupAttention attend_to_recent(const Tensor& q, const Tensor& k, const Tensor& 
   pattern.mask.q_to = full_like(pattern.mask.q_from, static_cast<double>(length));
   const Tensor rows = detail::gathered(q, sorted.order);
   const Tensor values = detail::gathered(v, sorted.order);
-  if (own == OwnKey::alone) pattern.rules.front().window.right = -1;
-  Tensor o = block_attention(rows, k ? detail::gathered(k, sorted.order) : rows, values, pattern,
-                             terms, dropout)
-                 .out;
-  if (own == OwnKey::alone) {
-    // The first of its cluster sees no other; a window of one token has no other.
+  Tensor o = values, alone;
+  if (own == OwnKey::alone) {  // the first of its cluster sees no other
+    pattern.rules.front().window.right = -1;
     const Tensor place = iota(length, DType::i32, q.device());
-    const Tensor first = window > 1 ? equal(pattern.mask.q_from, place)
-                                    : ones(pattern.mask.q_from.shape(), DType::u8, q.device());
-    o = detail::with_alone(o, values, unsqueeze(unsqueeze(first, 1), 3), terms, dropout);
+    alone = unsqueeze(unsqueeze(equal(pattern.mask.q_from, place), 1), 3);
+    if (window == 1) alone = ones_like(alone);
   }
+  if (!alone || window > 1) {
+    o = block_attention(rows, k ? detail::gathered(k, sorted.order) : rows, values, pattern, terms,
+                        dropout)
+            .out;
+  }
+  if (alone) o = detail::with_alone(o, values, alone, terms, dropout);
   GroupAttention result;
   {
     const NoGrad off;

@@ -13,8 +13,10 @@
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/loss.h"
+#include "ops/matmul.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/models/golden_file.h"
 
@@ -92,6 +94,26 @@ TEST(EntmaxTransformer, KeepsAlphasBetweenSoftmaxAndSparsemax) {
   const Tensor share = layer.density(x, ctx);
   EXPECT_EQ(to_string(share.shape()), "[1, 4, 6]");
   EXPECT_LT(mean(select(share, 1, 3)).item(), mean(select(share, 1, 0)).item());
+}
+
+TEST(EntmaxTransformer, DoesNotRoundAnAlphaThatIsGiven) {
+  const NoGrad off;
+  EntmaxAttention layer({.d_model = 8, .n_head = 2}, {.alpha = 1.3}, f64);
+  EXPECT_EQ(layer.alpha().to_vector<double>(), std::vector<double>{1.3});
+  // f32 would have 1.29999995, whose results differ by 1e-8.
+  const Tensor x = normal({1, 6, 8}, Generator{5}, 0, 3, DType::f64);
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  const auto linear_of = [&](const char* name) {
+    const Tensor y = linear(x, parameter(layer, std::string(name) + ".weight"));
+    return transpose(unflatten(y, -1, 2, 4), 1, 2);
+  };
+  const Tensor scores = mul(matmul(linear_of("q"), transpose(linear_of("k"))), 0.5);
+  const Tensor at = iota(6);
+  const Tensor hidden = greater(unsqueeze(at, 0), unsqueeze(at, 1));
+  const double never = -std::numeric_limits<double>::infinity();
+  const Tensor p = entmax(where(hidden, full_like(scores, never), scores), 1.3);
+  EXPECT_LT(distance(layer.probabilities(x, ctx), p), 1e-14);
 }
 
 TEST(EntmaxTransformer, LearnsItsAlphasInEveryKindOfAttention) {

@@ -62,6 +62,14 @@ TEST(Longformer, AnyOfSeveralSpansIsRight) {
   EXPECT_EQ(any_span_loss(logits, none, none).item(), 0);
 }
 
+TEST(Longformer, AnyOfSeveralSpansLeavesOutACommonOffset) {
+  for (const float c : {0.0f, 1e4f, 1e8f}) {
+    const Tensor z = full({1, 4}, c);
+    const Tensor places = ids({0, 2}, {1, 2});
+    EXPECT_NEAR(any_span_loss({z, z}, places, places).item(), std::log(2.0), 1e-7) << c;
+  }
+}
+
 TEST(Longformer, GradientsOfAnyOfSeveralSpans) {
   const SpanLogits logits = some_logits(3, 5);
   const Tensor starts = ids({1, 3, kNone, kNone, 0, kNone}, {3, 2});

@@ -622,6 +622,51 @@ TEST(Routing, Test7_RanksAreDistancesWhereOneGroupHoldsAllTokens) {
   }
 }
 
+// Keys of length 1 and queries of any length: a token's own logit, |q|, passes all others by
+// hundreds. A logit of -300 for itself did not hide it.
+TEST(Routing, HidesATokenFromItselfHoweverLargeItsLogitIs) {
+  const NoGrad off;
+  constexpr int64_t length = 12;
+  for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
+    for (const int64_t clip : {-1, 4}) {
+      RoutingOptions o = pure(1, length);
+      o.select = select;
+      o.norm = RoutingNorm::unit_keys;
+      o.mask_self = true;
+      o.routing_clip = clip;
+      o.weights = Scheme::normal(500);
+      RoutingAttention layer(o, init);
+      const Tensor x = rows_of(1, length);
+      const std::vector<double> p = flatten(layer.probabilities(x, {})).to_vector<double>();
+      for (int64_t h = 0; h < 2; ++h) {
+        for (int64_t i = 0; i < length; ++i) {
+          double sum = 0;
+          for (int64_t j = 0; j < length; ++j) {
+            const double share = p[static_cast<size_t>((h * length + i) * length + j)];
+            sum += share;
+            if (j == i) {
+              EXPECT_EQ(share, i == 0 ? 1 : 0) << i;
+            }
+          }
+          EXPECT_NEAR(sum, 1, 1e-12) << i;
+        }
+      }
+      const Output whole = layer.forward(x, {}, Pass{});
+      LayerContext ctx;
+      ctx.decoding = true;
+      std::vector<Tensor> rows;
+      for (int64_t i = 0; i < length; ++i) {
+        ctx.position = i;
+        const Output y = layer.forward(narrow(x, 1, i, 1), ctx, Pass{});
+        ctx.memory = y.memory;
+        rows.push_back(y.y);
+      }
+      const double size = longspan::max(flatten(abs(whole.y)), 0).values.item();
+      EXPECT_LE(distance(concat(rows, 1), whole.y), 1e-12 * size);
+    }
+  }
+}
+
 /// The statistics of a batch, without its graph.
 std::vector<Statistics> counted(const RoutingTransformer& model, const Tensor& tokens) {
   return model.loss(tokens, tokens, {}, training).statistics;

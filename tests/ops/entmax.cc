@@ -128,6 +128,60 @@ const Registered learned_info = OpInfo{
     .expandable = false,
 };
 
+/// p . z - z_y + H(p), from the definition.
+Array naive_loss(const Array& z, const Array& targets, double alpha) {
+  Array losses(targets.shape);
+  const int64_t n = z.dim(-1);
+  for (int64_t r = 0; r < losses.size(); ++r) {
+    std::vector<double> p(z.values.begin() + r * n, z.values.begin() + (r + 1) * n);
+    const double own = z[r * n + static_cast<int64_t>(targets[r])];
+    entmax_row(p, alpha);
+    double powers = 0, entropy = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = p[static_cast<size_t>(i)];
+      losses[r] += x * (z[r * n + i] - own);
+      powers += std::pow(x, alpha);
+      entropy -= x > 0 ? x * std::log(x) : x;
+    }
+    losses[r] += alpha < 1.01 ? entropy : (1 - powers) / (alpha * (alpha - 1));
+  }
+  return losses;
+}
+
+std::vector<Sample> loss_samples() {
+  std::vector<Sample> all;
+  for (const double alpha : {1.0, 1.2, 1.5, 2.0}) {
+    const auto named = [&](const char* name) { return fmt::format("{} of {}", name, alpha); };
+    all.push_back({named("rows"), {randn({5, 7}), integers({5}, 0, 6)}, {alpha}});
+    all.push_back({named("two equal"), {full({1, 2}, 0), integers({1}, 0, 1)}, {alpha}});
+    all.push_back({named("deep"), {randn({2, 3, 19}), integers({2, 3}, 0, 18)}, {alpha}});
+  }
+  return all;
+}
+
+const Registered loss_info = OpInfo{
+    .name = "entmax_loss",
+    .run = [](Inputs in) { return entmax_loss(in[0], in[1], in.number(0)); },
+    .reference = [](Arrays in) { return naive_loss(in[0], in[1], in.number(0)); },
+    .samples = loss_samples(),
+    .large = {{"large", {randn({300, 257}), integers({300}, 0, 256)}, {1.5}}},
+    .rejects = {rejects<ShapeError>("targets", {randn({3, 4}), integers({4}, 0, 3)},
+                                    "targets must have the shape", {1.5})},
+    .saved_bytes =
+        [](Inputs in) {
+          std::vector<int64_t> bytes = {in[0].nbytes(), in[1].nbytes()};
+          const auto number = static_cast<int64_t>(size_of(accumulator_of(in[0].dtype())));
+          if (in.number(0) == 1) bytes.push_back(4 * number * in[1].numel());
+          return bytes;
+        },
+    .offset = {.inputs = {0}, .samples = loss_samples()},
+    .nan = {.inputs = {0}},
+    .tolerance = 8,
+    .gradient_tolerance = 8,
+    .reason = "the entropy is a difference of powers of p, divided by alpha - 1",
+    .expandable = false,
+};
+
 Tensor numbers(const Shape& shape, double factor = 1) {
   return make(factor * randn(shape), Generator{4}, {});
 }
@@ -198,6 +252,50 @@ TEST(Entmax, HasNoGradientOfAlphasThatCountAsOthers) {
   EXPECT_NE(slope[1], 0);
   EXPECT_NE(slope[2], 0);
   EXPECT_EQ(slope[3], 0);
+}
+
+// A row whose result is NaN has a gradient of NaN, for every power.
+TEST(Entmax, GivesNaNBackWhereItGivesNaN) {
+  for (const double alpha : {1.0, 1.05, 1.5, 1.9, 2.0}) {
+    Tensor x = Tensor::from(std::vector<float>{INFINITY, 0, 0, 1, 0, 0}, {2, 3});
+    Tensor a = longspan::full({}, alpha);
+    set_requires_grad(x);
+    set_requires_grad(a);
+    const Tensor y = entmax(x, a);
+    backward(y, Tensor::from(std::vector<float>{1, 2, 4, 1, 2, 4}, {2, 3}));
+    const auto out = y.detach().to_vector<float>(), dx = grad(x).to_vector<float>();
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(std::isnan(out[i]), i < 3) << alpha;
+      EXPECT_EQ(std::isnan(dx[i]), i < 3) << alpha;
+    }
+    EXPECT_EQ(std::isnan(grad(a).item()), alpha > 1) << alpha;
+  }
+}
+
+// The formula with differences divided by (alpha - 1)^2 has errors of a tenth here.
+TEST(Entmax, HasAnAccurateGradientOfAlphaNearSoftmax) {
+  for (const double alpha : {1.0101, 1.02, 1.1, 1.5, 2.0}) {
+    for (const double offset : {0.0, 100.0}) {  // a common offset of dy is no part of it
+      std::vector<double> slopes[2];
+      for (const DType dtype : {DType::f64, DType::f32}) {
+        const auto given = [&](double factor, uint64_t seed) {
+          return make(factor * randn({40, 50}), Generator{seed},
+                      {dtype, DType::f32, Layout::contiguous, {}});
+        };
+        const Tensor x = given(1, 4), dy = add(given(1, 5), offset);
+        Tensor a = longspan::full({40}, static_cast<float>(alpha), dtype);
+        set_requires_grad(a);
+        backward(entmax(x, a), dy);
+        slopes[dtype == DType::f32] = cast(grad(a), DType::f64).to_vector<double>();
+      }
+      double squares = 0, errors = 0;
+      for (size_t i = 0; i < 40; ++i) {
+        squares += slopes[0][i] * slopes[0][i];
+        errors += std::pow(slopes[1][i] - slopes[0][i], 2);
+      }
+      EXPECT_LT(std::sqrt(errors / squares), 2e-5) << alpha << " " << offset;
+    }
+  }
 }
 
 TEST(Entmax, GivesNaNForNaNAndPlusInfinity) {

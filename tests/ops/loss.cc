@@ -10,9 +10,13 @@
 #include "core/generator.h"
 #include "core/memory.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/entmax.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
+#include "ops/softmax.h"
 #include "tests/harness/op_info.h"
 
 namespace longspan::test {
@@ -485,6 +489,33 @@ TEST(LinearCrossEntropy, PassesOnWhatIsNotFiniteFromEveryTileOfClasses) {
         backward(loss);
         for (const float v : floats(grad(x))) EXPECT_TRUE(std::isnan(v)) << at;
       }
+    }
+  }
+}
+
+// Two equal logits: ln 2, and a gradient of a half for each, at every offset.
+TEST(CrossEntropy, OfTwoEqualLogitsIsLnTwoAtEveryOffset) {
+  for (const float c : {0.0f, 1e3f, 1e4f, 1e6f, 1e8f}) {
+    const Tensor t = Tensor::from(std::vector<int64_t>{0}, {1});
+    Tensor z = Tensor::from(std::vector<float>{c, c}, {1, 2});
+    set_requires_grad(z);
+    EXPECT_FLOAT_EQ(floats(log_softmax(z))[0], -std::log(2.0f)) << c;
+    EXPECT_FLOAT_EQ(floats(entmax_loss(z, t, 1.0))[0], std::log(2.0f)) << c;
+    EXPECT_FLOAT_EQ(floats(entmax_loss(z, t, 1.5))[0], floats(entmax_loss(z - c, t, 1.5))[0]) << c;
+    Tensor loss = cross_entropy(z, t);
+    EXPECT_FLOAT_EQ(floats(loss)[0], std::log(2.0f)) << c;
+    backward(loss);
+    EXPECT_EQ(floats(grad(z)), (std::vector<float>{-0.5f, 0.5f})) << c;
+    set_grad(z, {});
+    backward(sum(logsumexp(z, -1)));
+    EXPECT_EQ(floats(grad(z)), (std::vector<float>{0.5f, 0.5f})) << c;
+    for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
+      Tensor b = longspan::full({2}, static_cast<double>(c));
+      set_requires_grad(b);
+      loss = linear_cross_entropy(ones({1, 1}), zeros({2, 1}), b, t, {.gradient = gradient});
+      EXPECT_FLOAT_EQ(floats(loss)[0], std::log(2.0f)) << c;
+      backward(loss);
+      EXPECT_EQ(floats(grad(b)), (std::vector<float>{-0.5f, 0.5f})) << c;
     }
   }
 }

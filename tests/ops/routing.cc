@@ -307,7 +307,7 @@ struct Lists {
 
 /// out [B, H, L, dv] by plain loops: scores scale q . k, no terms.
 std::vector<double> plainly(const Array& q, const Array& k, const Array& v, const Lists& lists,
-                            double epsilon, double scale) {
+                            double epsilon, double scale, OwnKey own = OwnKey::seen) {
   const int64_t rows = q.dim(0) * q.dim(1), length = q.dim(2), d = q.dim(3), e = v.dim(3);
   std::vector<double> out(static_cast<size_t>(rows * length * e));
   for (int64_t row = 0; row < rows; ++row) {
@@ -318,19 +318,27 @@ std::vector<double> plainly(const Array& q, const Array& k, const Array& v, cons
         const int64_t i = lists.queries[static_cast<size_t>(base + a)];
         if (i < 0) continue;
         ++times[static_cast<size_t>(i)];
-        double total = 0;
-        std::vector<double> sum(static_cast<size_t>(e));
+        std::vector<int64_t> seen;
+        std::vector<double> scores;
         for (int64_t b = 0; b < lists.width; ++b) {
           const int64_t j = lists.keys[static_cast<size_t>(base + b)];
-          if (j < 0 || j > i) continue;
+          if (j >= 0 && j <= i && (own == OwnKey::seen || j != i)) seen.push_back(j);
+        }
+        if (own == OwnKey::alone && seen.empty()) seen.push_back(i);
+        for (const int64_t j : seen) {
           double score = 0;
           for (int64_t c = 0; c < d; ++c) {
             score += q[(row * length + i) * d + c] * k[(row * length + j) * d + c];
           }
-          const double weight = std::exp(scale * score);
+          scores.push_back(scale * score);
+        }
+        double total = 0;
+        std::vector<double> sum(static_cast<size_t>(e));
+        for (size_t n = 0; n < seen.size(); ++n) {
+          const double weight = std::exp(scores[n] - *std::max_element(scores.begin(), scores.end()));
           total += weight;
           for (int64_t c = 0; c < e; ++c) {
-            sum[static_cast<size_t>(c)] += weight * v[(row * length + j) * e + c];
+            sum[static_cast<size_t>(c)] += weight * v[(row * length + seen[n]) * e + c];
           }
         }
         for (int64_t c = 0; c < e && total > 0; ++c) {
@@ -374,15 +382,24 @@ TEST(Routing, GroupsOfQueriesAndKeysAgreeWithLoops) {
       const auto members = [](const Tensor& x) { return x.to_vector<int32_t>(); };
       ScoreTerms half;
       half.scale = 0.5;
-      const auto check = [&](const Tensor& own_k, const Tensor& own_keys) {
-        const GroupAttention y = attend_in_groups(q, own_k, v, queries, own_keys, 0.25, half);
+      const auto check = [&](const Tensor& own_k, const Tensor& own_keys,
+                             OwnKey own = OwnKey::seen) {
+        const GroupAttention y =
+            attend_in_groups(q, own_k, v, queries, own_keys, 0.25, half, {}, own);
         const Lists lists{members(queries), members(own_keys ? own_keys : queries), 4, width};
         const Array others = to_array(own_k ? own_k : q);
-        EXPECT_LE(furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0.25, 0.5)),
-                  1e-13)
+        EXPECT_LE(furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0.25,
+                                          half.scale, own)),
+                  1e-12)
             << length << " " << w;
         EXPECT_EQ(y.groups.shape(), (Shape{2, 3, length, 1}));
       };
+      // With a scale of 1,000 a token's own logit is thousands above those of others.
+      for (const double scale : {1000.0, 0.5}) {
+        half.scale = scale;
+        check({}, {}, OwnKey::alone);
+        check(k, {}, OwnKey::alone);
+      }
       check({}, {});
       check(k, {});
       check({}, keys);
@@ -417,10 +434,16 @@ TEST(Routing, RecentMembersAgreeWithLoops) {
       ScoreTerms one;
       one.scale = 1;
       for (const Tensor& own_k : {Tensor{}, k}) {
-        const GroupAttention y = attend_to_recent(q, own_k, v, nearest, 4, w, 0, one);
-        const Array others = to_array(own_k ? own_k : q);
-        EXPECT_LE(furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0, 1)), 1e-13)
-            << length << " " << w;
+        for (const auto& [own, scale] : {std::pair{OwnKey::seen, 1.0}, {OwnKey::alone, 1.0},
+                                         {OwnKey::alone, 1000.0}}) {
+          one.scale = scale;
+          const GroupAttention y = attend_to_recent(q, own_k, v, nearest, 4, w, 0, one, {}, own);
+          const Array others = to_array(own_k ? own_k : q);
+          EXPECT_LE(
+              furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0, scale, own)),
+              1e-12)
+              << length << " " << w;
+        }
       }
     }
   }
@@ -452,6 +475,13 @@ TEST(Routing, Test12_GradientsOfAttentionWithinGroups) {
       },
       [&](const std::vector<Tensor>& x) {
         return attend_to_recent(x[0], {}, x[2], nearest, 3, 3, 0, terms(x)).out;
+      },
+      [&](const std::vector<Tensor>& x) {
+        return attend_in_groups(x[0], {}, x[2], queries, {}, 0, terms(x), {}, OwnKey::alone).out;
+      },
+      [&](const std::vector<Tensor>& x) {
+        return attend_to_recent(x[0], x[1], x[2], nearest, 3, 3, 0, terms(x), {}, OwnKey::alone)
+            .out;
       }};
   for (const Function& f : functions) {
     const GradcheckResult result = gradcheck(f, in);
@@ -472,6 +502,9 @@ TEST(Routing, AttentionRefusesListsOfOtherSizes) {
   refuses(drawn({1, 2, 5, 4}, 1), lists({1, 2, 3, 2}), {});
   EXPECT_THROW(attend_in_groups(q, {}, v, zeros({1, 2, 3, 2}, DType::i64), {}, 0), DTypeError);
   EXPECT_THROW(attend_in_groups(q, {}, v, full({1, 2, 6, 1}, 6, DType::i32), {}, 0), ValueError);
+  EXPECT_THROW(attend_in_groups(q, {}, v, lists({1, 2, 3, 2}), lists({1, 2, 3, 2}), 0, {}, {},
+                                OwnKey::alone),
+               ValueError);
   EXPECT_THROW(attend_to_recent(q, {}, v, lists({1, 2, 5}), 3, 2, 0), ShapeError);
   EXPECT_THROW(attend_to_recent(q, {}, v, lists({1, 2, 6}), 3, 0, 0), ValueError);
   EXPECT_THROW(attend_to_recent(q, {}, v, full({1, 2, 6}, 3, DType::i32), 3, 2, 0), ValueError);

@@ -287,8 +287,8 @@ struct GradientRow {
       simd::store(hn::Mul(s(p), hn::Sub(g, m)), d, dx + i, left);
     });
   }
-  /// Returns the gradient of alpha (core/kernels/entmax.h, entmax_alpha_slope). A common offset of g
-  /// is no part of it, and is taken out first.
+  /// Returns the gradient of alpha (core/kernels/entmax.h, entmax_alpha_slope). A common offset of
+  /// g is no part of it, and is taken out first.
   HWY_INLINE A of_alpha(A mean) const {
     const Tag<T> d;
     const auto zero = hn::Zero(d), one = hn::Set(d, A{1}), m = hn::Set(d, mean);

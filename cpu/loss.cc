@@ -391,11 +391,10 @@ void find_outside(ConstView x, double low, double high, View found) {
 }  // namespace
 
 void register_loss() {
-  kernels::cross_entropy_scan.set(
-      DeviceKind::cpu,
-      [](ConstView logits, ConstView targets, int64_t first, bool totals, View state) {
-        HWY_DYNAMIC_DISPATCH(CrossEntropyScan)(logits, targets, first, totals, state);
-      });
+  kernels::cross_entropy_scan.set(DeviceKind::cpu, [](ConstView logits, ConstView targets,
+                                                      int64_t first, bool totals, View state) {
+    HWY_DYNAMIC_DISPATCH(CrossEntropyScan)(logits, targets, first, totals, state);
+  });
   kernels::cross_entropy_gradient.set(
       DeviceKind::cpu, [](View logits, ConstView targets, int64_t first, ConstView totals,
                           ConstView scale, double smoothing, double z_loss, int64_t classes) {

@@ -21,8 +21,7 @@ using rows::Tag;
 
 /// Multiplies the weights; they are stored in y, or recomputed for 16-bit types.
 template <class T>
-HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> factor, T* y,
-                          size_t n) {
+HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> factor, T* y, size_t n) {
   using A = Accumulator<T>;
   const Tag<T> d;
   const auto scale = hn::Set(d, factor), s = hn::Set(d, shift);

@@ -139,8 +139,7 @@ struct Gradient {
     const T g = scale[row], shift = shift_of(totals[2 * row]), sum = totals[2 * row + 1];
     T factor = sum == 0 ? T(0) : g / sum;
     if (z_loss != 0) {
-      const T lse =
-          totals[2 * row] + kernels::unary_value(kernels::Unary::log, T(0), T(0), sum);
+      const T lse = totals[2 * row] + kernels::unary_value(kernels::Unary::log, T(0), T(0), sum);
       factor *= 1 + 2 * z_loss * lse;
     }
     const int64_t t = targets[row] - first;

@@ -63,9 +63,8 @@ struct Forward {
     const auto total = total_of<width, false>(team, from, n);
     const A shift = shift_of(total.largest), factor = total.sum == 0 ? A(0) : A(1) / total.sum;
     // Beside a large maximum the sum of the two would lose the digits of the logarithm.
-    const A log_sum = total.sum == 0
-                          ? A(0)
-                          : kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
+    const A log_sum =
+        total.sum == 0 ? A(0) : kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
     for_row<width>(team, n, [&](int64_t i) {
       A v[width];
       load_pack(from + i, v);

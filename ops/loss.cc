@@ -375,8 +375,8 @@ Grads gradients_again(const Head& head, const Tensor& totals, const Tensor& dy,
   const int64_t classes = head.weight.dim(0);
   for_ranges(head.counted.count(), tile.tokens, [&](int64_t t0, int64_t t1) {
     for_ranges(classes, tile.classes, [&](int64_t v0, int64_t v1) {
-      gradients.add(tile, tile.logits(t0, t1, v0, v1), t0, t1, v0, v1,
-                    rows_between(totals, t0, t1), rows_between(scale, t0, t1));
+      gradients.add(tile, tile.logits(t0, t1, v0, v1), t0, t1, v0, v1, rows_between(totals, t0, t1),
+                    rows_between(scale, t0, t1));
     });
   });
   return {gradients.take(0, shape), gradients.take(1, head.weight.shape()),

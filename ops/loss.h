@@ -15,7 +15,8 @@ enum class Reduction : uint8_t {
 
 /// When linear_cross_entropy computes the gradients of its inputs.
 enum class LossGradient : uint8_t {
-  recompute,  ///< in backward, from recomputed logits: four products, x and two values per row saved
+  recompute,  ///< in backward, from recomputed logits: four products, x and two values per row
+              ///< saved
   in_forward  ///< while the logits exist: three products, but the gradients are saved
 };
 

@@ -166,14 +166,15 @@ Tensor logsumexp(const Tensor& x, int axis, bool keepdim) {
   const Tensor last = with_last(x, a);
   Tensor y = Tensor::empty(returned, x.dtype(), x.device());
   kernels::logsumexp_forward(x.device(), as_rows(last).view(), as_line(y).mut());
-  return record("logsumexp", {last}, y, save(last), [](const Context& c, const Tensor& dy) -> Grads {
-    const auto saved = c.saved<1>();
-    const Tensor g = contiguous(dy);
-    Tensor dx = Tensor::like(saved[0]);
-    kernels::logsumexp_backward(g.device(), as_rows(saved[0]).view(), as_line(g).view(),
-                                as_rows(dx).mut());
-    return {dx};
-  });
+  return record("logsumexp", {last}, y, save(last),
+                [](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<1>();
+                  const Tensor g = contiguous(dy);
+                  Tensor dx = Tensor::like(saved[0]);
+                  kernels::logsumexp_backward(g.device(), as_rows(saved[0]).view(),
+                                              as_line(g).view(), as_rows(dx).mut());
+                  return {dx};
+                });
 }
 
 namespace {

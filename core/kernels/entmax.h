@@ -55,8 +55,8 @@ LONGSPAN_HD EntmaxThreshold<A> entmax_threshold(A first, Sums sums, Root root) {
   return at;
 }
 
-/// Returns the gradient of alpha. With b = alpha - 1, p_i = y_i, L_i = ln p_i, s_i = p_i^(1 - b), S =
-/// sum s, H = sum p L and R_i = (e^(-b L_i) - 1 + b L_i) / b^2,
+/// Returns the gradient of alpha. With b = alpha - 1, p_i = y_i, L_i = ln p_i, s_i = p_i^(1 - b), S
+/// = sum s, H = sum p L and R_i = (e^(-b L_i) - 1 + b L_i) / b^2,
 ///   dp_i / dalpha = p_i ((sum p R) (1 - b L_i) - R_i (1 - b H)) / S
 /// which is (p_i - s_i / S) / b^2 - (p_i L_i - (s_i / S) H) / b \cite correia2019 (prop. 1) without
 /// its differences of nearly equal numbers, whose rounding would be divided by b^2. The arguments

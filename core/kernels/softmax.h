@@ -14,8 +14,8 @@ inline constinit Kernel<void(bool log, ConstView y, ConstView dy, View dx)> soft
 /// y[r] = ln(sum of e^x[r, :]); -inf for a row of only -inf, inf for one with an inf and no NaN.
 /// x [rows, n], y [rows], contiguous, same dtype.
 inline constinit Kernel<void(ConstView x, View y)> logsumexp_forward{"logsumexp_forward"};
-/// dx[r, i] = dy[r] e^x[r, i] / sum of e^x[r, :], from x alone: beside a large maximum y has too few
-/// digits for e^(x - y). 0 in a row of -inf. dx must not be x.
+/// dx[r, i] = dy[r] e^x[r, i] / sum of e^x[r, :], from x alone: beside a large maximum y has too
+/// few digits for e^(x - y). 0 in a row of -inf. dx must not be x.
 inline constinit Kernel<void(ConstView x, ConstView dy, View dx)> logsumexp_backward{
     "logsumexp_backward"};
 

@@ -80,7 +80,7 @@ AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& 
 
 /// Merges partial attention results into one softmax; each may have its own queries, keys or terms,
 /// and no two share keys. Results do not know their keys: a shared one counts twice unnoticed.
-///   lse = log sum_n exp(lse_n),  out = sum_n exp(lse_n - lse) out_n
+///   lse = log sum_n exp(lse_n),  out = sum_n softmax(lse)_n out_n
 /// A row that sees no key in a part takes nothing from that part; one that sees no key at all gets
 /// out = 0, lse = -inf and no gradient.
 ///   parts    at least one; out [B, H, L, dv] and lse [B, H, L] of one shape and dtype each

@@ -214,8 +214,9 @@ GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& 
                                 const Tensor& queries, const Tensor& keys, double epsilon,
                                 const ScoreTerms& terms, const Dropout& dropout, OwnKey own) {
   constexpr const char* op = "attend_in_groups";
-  require(own == OwnKey::seen || !keys, op,
-          "own = alone needs keys that are those of queries: only then is the place of a key known");
+  require(
+      own == OwnKey::seen || !keys, op,
+      "own = alone needs keys that are those of queries: only then is the place of a key known");
   check_heads(op, q, k ? k : q, v, queries, "queries", 4);
   const Tensor& lists_of_keys = keys ? keys : queries;
   require_same_shape(op, {"queries", queries}, {"keys", lists_of_keys});

@@ -79,8 +79,8 @@ GroupAttention attend_to_recent(const Tensor& q, const Tensor& k, const Tensor& 
                                 const Dropout& dropout = {}, OwnKey own = OwnKey::seen);
 
 namespace detail {
-/// Puts what a token sees that sees only itself, v + a_v[distance 0] after dropout, into the rows of
-/// `others` [G, 1, n, dv] for which `alone` is 1, u8 [1 or G, 1, n, 1].
+/// Puts what a token sees that sees only itself, v + a_v[distance 0] after dropout, into the rows
+/// of `others` [G, 1, n, dv] for which `alone` is 1, u8 [1 or G, 1, n, 1].
 Tensor with_alone(const Tensor& others, const Tensor& v, const Tensor& alone,
                   const ScoreTerms& terms, const Dropout& dropout = {});
 /// Returns sum / (n + epsilon), 0 where n = 0; n has no history.

@@ -79,9 +79,9 @@ struct OffsetLaw {
   std::vector<Sample> samples = {};
 };
 
-/// The law that NaN in gives NaN out and NaN back: with one NaN in an input the results are those of
-/// the reference. If one of them is NaN, so is the gradient of the whole row of that NaN, and of no
-/// other row; else none is. All samples without inf are tried.
+/// The law that NaN in gives NaN out and NaN back: with one NaN in an input the results are those
+/// of the reference. If one of them is NaN, so is the gradient of the whole row of that NaN, and of
+/// no other row; else none is. All samples without inf are tried.
 struct NanLaw {
   std::vector<size_t> inputs = {};  ///< in which the NaN is put in turn; empty: no such law
   /// Returns the axis of rows from the numbers of a sample; not given: the last one.

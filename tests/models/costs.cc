@@ -374,8 +374,9 @@ int64_t macs_of(const RoutingConfig& c, int64_t l) {
     recent += std::min(q + 1, w);
     for (int64_t k = 0; k <= q; ++k) near += q / c.local_block - k / c.local_block <= 1;
   }
-  int64_t groups = c.clusters * (c.share_qk ? w * (w + 1) / 2 : w * w);
-  if (c.select == RoutingSelect::argmax_recent) groups = recent;
+  const int64_t own = c.mask_self ? 1 : 0;  // pairs of each token that are not computed
+  int64_t groups = c.clusters * (c.share_qk ? w * (w + 1) / 2 - own * w : w * w);
+  if (c.select == RoutingSelect::argmax_recent) groups = recent - own * l;
   const int64_t kinds = c.share_qk ? 1 : 2;
   const int64_t table = c.d_embed > 0 ? c.d_embed : size;
   int64_t n = l * table * c.vocab + (c.d_embed > 0 ? l * table * size : 0) +

@@ -2,9 +2,9 @@
 //
 // A score is a product, which is rounded: beside an offset c by up to u |c|, with the unit roundoff
 // u of the dtype that it is computed in. A row's lse is one number, rounded by as much. So the
-// probabilities, of the forward pass and those that the backward pass recomputes from lse, are those
-// without the offset up to a factor 1 + O(u |c|). In a call of one pattern the factors of lse are
-// common to the gradients of a row's scores, so that their sum stays 0.
+// probabilities, of the forward pass and those that the backward pass recomputes from lse, are
+// those without the offset up to a factor 1 + O(u |c|). In a call of one pattern the factors of lse
+// are common to the gradients of a row's scores, so that their sum stays 0.
 
 #include <gtest/gtest.h>
 
@@ -138,10 +138,10 @@ TEST(AttentionOffset, OfEntmaxIsBoundByTheRoundingOfScores) {
       const Tensor more = longspan::full({1, 2, kLength, 1}, offset);
       // On a grid of 1/64 scores with an offset of 2^10 are exact.
       const auto grid = [](const Tensor& x) { return round_to_grid(x, 3); };
-      const Tensor y = entmax_attention(concat({grid(q), ones_like(more)}, 3),
-                                        concat({grid(k), more}, 3), grid(v), patterns::causal(),
-                                        longspan::full({1}, alpha), 1)
-                           .out;
+      const Tensor y =
+          entmax_attention(concat({grid(q), ones_like(more)}, 3), concat({grid(k), more}, 3),
+                           grid(v), patterns::causal(), longspan::full({1}, alpha), 1)
+              .out;
       backward(y, drawn({1, 2, kLength, 5}, 4).detach());
       return Outcome{y.detach(), grad(q), grad(k), grad(v), {}};
     };

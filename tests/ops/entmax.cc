@@ -272,7 +272,8 @@ TEST(Entmax, GivesNaNBackWhereItGivesNaN) {
   }
 }
 
-// The formula with differences divided by (alpha - 1)^2 has errors of a tenth here.
+// In f32 the formula with differences divided by (alpha - 1)^2 has errors of 2e-4 at 1.0101, and of
+// 7e-2 with an offset of dy of 100.
 TEST(Entmax, HasAnAccurateGradientOfAlphaNearSoftmax) {
   for (const double alpha : {1.0101, 1.02, 1.1, 1.5, 2.0}) {
     for (const double offset : {0.0, 100.0}) {  // a common offset of dy is no part of it

@@ -127,8 +127,7 @@ std::vector<Sample> offset_samples() {
   for (const Variant& v : variants) {
     list.push_back({"rows" + v.name, {randn({5, 7}), ids({5}, 7)}, v.numbers});
     list.push_back({"wide" + v.name, {2 * randn({2, 65}), ids({2}, 65)}, v.numbers});
-    list.push_back(
-        {"two equal" + v.name, {full({1, 2}, 0), ids({1}, 2)}, v.numbers});
+    list.push_back({"two equal" + v.name, {full({1, 2}, 0), ids({1}, 2)}, v.numbers});
   }
   return list;
 }
@@ -472,8 +471,8 @@ TEST(LinearCrossEntropy, PassesOnWhatIsNotFiniteFromEveryTileOfClasses) {
   constexpr int64_t V = 9001;
   for (const int64_t at : {0, 4500, 9000}) {
     std::vector<float> bias(V, 0);
-    for (const float value : {std::numeric_limits<float>::quiet_NaN(),
-                              std::numeric_limits<float>::infinity()}) {
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       bias[static_cast<size_t>(at)] = value;
       for (const double smoothing : {0.0, 0.1}) {
         Tensor x = some({2, 8}, 1, DType::f32);

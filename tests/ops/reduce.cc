@@ -238,10 +238,7 @@ const Registered logsumexp_info = OpInfo{
                           {"two inf", {constant(values({1, 3}, {inf, 1, inf}))}, {0, 1}}}),
     .large = {{"large", {randn({300, 257})}, {0, 1}}},
     .rejects = {rejects<DTypeError>("integers", {iota({3})}, "must be floating", {0, 0})},
-    .saved_bytes =
-        [](Inputs in) {
-          return std::vector<int64_t>{in[0].nbytes()};
-        },
+    .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
     .offset = {.inputs = {0},
                .moved = {0},
                .samples = {{"rows", {2 * randn({5, 7})}, {0, 1}},

@@ -335,7 +335,8 @@ std::vector<double> plainly(const Array& q, const Array& k, const Array& v, cons
         double total = 0;
         std::vector<double> sum(static_cast<size_t>(e));
         for (size_t n = 0; n < seen.size(); ++n) {
-          const double weight = std::exp(scores[n] - *std::max_element(scores.begin(), scores.end()));
+          const double weight =
+              std::exp(scores[n] - *std::max_element(scores.begin(), scores.end()));
           total += weight;
           for (int64_t c = 0; c < e; ++c) {
             sum[static_cast<size_t>(c)] += weight * v[(row * length + seen[n]) * e + c];
@@ -388,8 +389,8 @@ TEST(Routing, GroupsOfQueriesAndKeysAgreeWithLoops) {
             attend_in_groups(q, own_k, v, queries, own_keys, 0.25, half, {}, own);
         const Lists lists{members(queries), members(own_keys ? own_keys : queries), 4, width};
         const Array others = to_array(own_k ? own_k : q);
-        EXPECT_LE(furthest(y.out, plainly(to_array(q), others, to_array(v), lists, 0.25,
-                                          half.scale, own)),
+        EXPECT_LE(furthest(y.out,
+                           plainly(to_array(q), others, to_array(v), lists, 0.25, half.scale, own)),
                   1e-12)
             << length << " " << w;
         EXPECT_EQ(y.groups.shape(), (Shape{2, 3, length, 1}));
@@ -434,8 +435,8 @@ TEST(Routing, RecentMembersAgreeWithLoops) {
       ScoreTerms one;
       one.scale = 1;
       for (const Tensor& own_k : {Tensor{}, k}) {
-        for (const auto& [own, scale] : {std::pair{OwnKey::seen, 1.0}, {OwnKey::alone, 1.0},
-                                         {OwnKey::alone, 1000.0}}) {
+        for (const auto& [own, scale] :
+             {std::pair{OwnKey::seen, 1.0}, {OwnKey::alone, 1.0}, {OwnKey::alone, 1000.0}}) {
           one.scale = scale;
           const GroupAttention y = attend_to_recent(q, own_k, v, nearest, 4, w, 0, one, {}, own);
           const Array others = to_array(own_k ? own_k : q);

@@ -185,6 +185,7 @@
 #include "data/io/files.h"
 #include "data/io/formats.h"
 #include "data/io/json.h"
+#include "data/io/json_members.h"
 #include "data/io/mapped_file.h"
 #include "data/io/stories.h"
 #include "data/memory_tasks.h"

@@ -73,9 +73,11 @@ struct HeldByPass {
 };
 
 /// Returns the forward pass of the steps of a run, or of its validation, on synthetic tokens.
+///   segment  tokens of a sample, where it is one sequence
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
                                    bool recorded, HeldByPass& held,
-                                   std::vector<SegmentMemory>& memories, Pass pass) {
+                                   std::vector<SegmentMemory>& memories, Pass pass,
+                                   int64_t segment) {
   const auto passes = static_cast<double>(c.accumulate * c.optimizer.update_period);
   const double by = pass.training ? make_loss_scale(c).value() / passes : 1;  // 1: no product
   if (const Encoder* encoder = model.as_encoder()) {
@@ -98,7 +100,7 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
   }
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
-  const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
+  const int64_t length = !sequence ? segment : c.target_length > 0 ? c.target_length : longest;
   return [=, &model, &held, &memories, batch = c.batch, source_length = c.length]() -> Tensor {
     const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
     const Tensor tokens = ids(length), targets = ids(length);
@@ -112,14 +114,23 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
   };
 }
 
-/// Runs batches of validation as a run does: of no more rows than a step.
+/// Runs batches of validation as a run does: of no more rows than a step. Each reads the memory of
+/// the one before. A memory of projected keys and values grows, and moves to new memory of twice
+/// the size that it needs then (nn/attention/decoding_memory.h), until it moves from one of full
+/// size to another. Where segments are much shorter than it is, longer ones stand for them.
 void validate_on(const LanguageModel& model, const RunConfig& c, Device device) {
   const NoGrad off;
   HeldByPass held;
   std::vector<SegmentMemory> memory;
   memory.push_back(model.evaluation_memory(c.batch));
-  const auto forward = forward_of(model, c, device, false, held, memory, Pass{});
-  for (int segment = 0; segment < 2; ++segment) {  // the second one has the memory of the first
+  int64_t length = c.length, segments = 2;
+  if (memory.front().projected) {
+    const int64_t rows = model.memory_length();
+    length = std::max(length, std::min(rows / 12, model.max_length()));
+    segments = 8 + 4 * rows / length;
+  }
+  const auto forward = forward_of(model, c, device, false, held, memory, Pass{}, length);
+  for (int64_t i = 0; i < segments; ++i) {
     forward();
     memory.front() = std::move(held.losses.memory);
     held = {};
@@ -182,7 +193,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   const bool graph = recorded_ && !inspect && !waits;
   const std::function<Tensor()> forward =
       forward_of(*model, c, device, graph, held, memories,
-                 Pass{.training = true, .gen = Generator{c.seed}.fork("step")});
+                 Pass{.training = true, .gen = Generator{c.seed}.fork("step")}, c.length);
   const ReconstructionErrorMonitor inversion;  // as in training runs
   int64_t results = 0;                         // bytes of the losses of a pass
   MeasureOptions options{.clip = c.optimizer.clip,

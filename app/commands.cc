@@ -142,9 +142,12 @@ Trained load_run(const CommandLine& line, Reads reads) {
     values = read_parameters(path, state);
   });
   require_finite(*out, checkpoint, state);
-  const std::vector<std::string> remarks = compare_inputs(
-      {values, *out, checkpoint}, run.config, reads, "--out", is_on(line, other_data_flag.name));
-  for (const std::string& remark : remarks) std::fprintf(stderr, "%s\n", remark.c_str());
+  const Before before(values, *out, checkpoint);
+  const std::vector<std::string> remarks =
+      compare_inputs(before, run.config, reads, "--out", is_on(line, other_data_flag.name));
+  for (const auto& lines : {remarks, compare_function(before, run.config, line.settings)}) {
+    for (const std::string& text : lines) std::fprintf(stderr, "%s\n", text.c_str());
+  }
   return {std::move(run), Position::read(values, checkpoint), remarks};
 }
 

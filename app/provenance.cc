@@ -112,13 +112,30 @@ std::string line_of(const std::string& key, const Before& before, RunConfig& now
 std::optional<Split> split_before(const Before& before, const RunConfig& now) {
   const Json* old = before.find("split");
   if (old == nullptr) return {};
+  const Json* task = before.find("task");
   RunConfig there;
-  there.task = now.task;
+  there.task = task != nullptr ? task->string() : now.task;
   there.split = old->string();
   return split_of(there);
 }
 
 std::string shares_of(const Split& s) { return fmt::format("{}/{}/{}", s.train, s.valid, s.test); }
+
+/// Returns what is said of another split; "" if it is the same or unknown.
+std::string other_split(const Before& before, const RunConfig& now) {
+  const std::optional<Split> here = split_of(now), there = split_before(before, now);
+  if (!here || !there || *here == *there) return {};
+  return fmt::format(
+      "the split is {}, and that of {} {}: what it was trained on moves into "
+      "another part",
+      shares_of(*here), before.path, shares_of(*there));
+}
+
+Fingerprint data_of(const Before& before) {
+  const Json* data = before.values.find("data");
+  return data == nullptr ? Fingerprint{}
+                         : Fingerprint{(*data)["bytes"].integer(), (*data)["xxh3"].string()};
+}
 
 }  // namespace
 
@@ -146,8 +163,8 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
   };
   const Json* data = before.values.find("data");
   if (data != nullptr && reads == Reads::data) {
-    const Fingerprint there{(*data)["bytes"].integer(), (*data)["xxh3"].string()},
-        here = known != nullptr ? known->data : fingerprint_of_data(now);
+    const Fingerprint there = data_of(before),
+                      here = known != nullptr ? known->data : fingerprint_of_data(now);
     // Earlier versions took no fingerprint of stories.
     if (there.bytes > 0 && !(there == here)) {
       differ(
@@ -166,13 +183,7 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
     }
   }
   if (reads == Reads::tokens) return remarks;
-  const std::optional<Split> here = split_of(now), there = split_before(before, now);
-  if (here && there && !(*here == *there)) {
-    differ(
-        fmt::format("the split is {}, and that of {} {}: what it was trained on moves into "
-                    "another part",
-                    shares_of(*here), before.path, shares_of(*there)));
-  }
+  if (const std::string split = other_split(before, now); !split.empty()) differ(split);
   const std::string section = section_of(now);
   for (const std::string& key : differing(before, now)) {
     if (!is_of_samples(key, section)) continue;
@@ -180,6 +191,12 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
                        line_of(key, before, now)));
   }
   return remarks;
+}
+
+void require_same_split(const Before& before, const RunConfig& now, std::string_view op) {
+  const std::string split = other_split(before, now);
+  require(split.empty() || !(data_of(before) == fingerprint_of_data(now)), op,
+          "{}; expected the same, or --other-data to start with this one", split);
 }
 
 std::vector<std::string> compare_machines(const Before& before, const Provenance& now) {
@@ -204,6 +221,17 @@ std::vector<std::string> compare_machines(const Before& before, const Provenance
 std::vector<std::string> compare_settings(const Before& before, RunConfig& now) {
   std::vector<std::string> lines;
   for (const std::string& key : differing(before, now)) lines.push_back(line_of(key, before, now));
+  return lines;
+}
+
+std::vector<std::string> compare_function(const Before& before, RunConfig& now,
+                                          const Settings& asked) {
+  std::vector<std::string> lines;
+  for (const std::string& key : differing(before, now)) {
+    const bool matters = key.starts_with("model.") || key == "length";
+    if (!matters || last_setting(asked, key) != nullptr) continue;
+    lines.push_back(fmt::format("{} when {} was written", line_of(key, before, now), before.path));
+  }
   return lines;
 }
 

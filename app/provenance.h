@@ -51,11 +51,19 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
                                         std::string_view op, bool allowed,
                                         const Provenance* known = nullptr);
 
+/// Throws ValueError if a run has the files of the run before and other splits of them.
+void require_same_split(const Before& before, const RunConfig& now, std::string_view op);
+
 /// Returns a line for each difference that changes the last bits of a run that goes on.
 std::vector<std::string> compare_machines(const Before& before, const Provenance& now);
 
 /// Returns a line for each setting that differs from what it was.
 std::vector<std::string> compare_settings(const Before& before, RunConfig& now);
+
+/// Returns a line for each setting of the model, and for the length, that differs and is not
+/// `asked` for: it was changed after the checkpoint was written.
+std::vector<std::string> compare_function(const Before& before, RunConfig& now,
+                                          const Settings& asked);
 
 /// Returns the settings that differ among those on which the samples of the same training data and
 /// their order depend.

@@ -24,8 +24,10 @@ Beginning beginning_of(const CommandLine& line) {
               .other_data = is_on(line, "--other-data")};
   const std::string* step = line.value("--step");
   b.chosen = step != nullptr;
-  for (const auto& [name, given] :
-       {std::pair{"--step", b.chosen}, {"--rewarm", b.rewarm}, {"--other-data", b.other_data}}) {
+  const bool starts = last_setting(line.settings, "start.from") != nullptr;
+  for (const auto& [name, given] : {std::pair{"--step", b.chosen},
+                                    {"--rewarm", b.rewarm},
+                                    {"--other-data", b.other_data && !starts}}) {
     require(b.resume || !given, name, "is for runs that go on; expected --resume too{}",
             b.chosen ? ", or --steps for the number of steps" : "");
   }
@@ -94,7 +96,7 @@ int train_command(int argc, const char* const* argv) {
       {"--resume", "", "go on from the newest checkpoint in --out", true},
       {"--step", "", "with --resume: go on from the checkpoint of this step"},
       {"--rewarm", "", "with --resume: begin the schedule of the learning rate anew", true},
-      {"--other-data", "", "with --resume: go on with other data than before", true},
+      {"--other-data", "", "with --resume or --from: other data or splits than before", true},
       {"--budget", "",
        "bytes that the run may need, as 4GiB: choose the --memory that fits and runs "
        "the least again"}};

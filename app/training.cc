@@ -112,7 +112,12 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   if (continues()) restore(plan.planned_seconds);
   unit = data->loss_unit();
   at.unit = unit;
-  if (!continues() && !c.start.from.empty()) started = start_from_run(run);
+  if (!continues() && !c.start.from.empty()) {
+    started = start_from_run(run);
+    const std::string checkpoint = newest_checkpoint(c.start.from);
+    const Before before(read_values(checkpoint), c.start.from, checkpoint);
+    if (!beginning.other_data) require_same_split(before, c, "--from");
+  }
   if (!continues() && !started) {
     if (const Tensor tokens = data->first_batch()) {
       run.model->begin_training(tokens, run.generator().fork("begin_training"));

@@ -536,6 +536,10 @@ TEST_F(RunFolders, AreScoredOnTheirDataAndSplit) {
     refused(command + Words{"--split", "80/10/10"}, split);
     must(command + Words{"--split", "90/5/5"});
   }
+  const Words from = {"--steps", "2", "--from", out, "--split", "80/10/10"};
+  refused(train(folder / "from", from), "--from: the split is 80/10/10, and that of ");
+  must(train(folder / "from", from + Words{"--other-data"}));
+  must(train(folder / "of others", from + Words{"--data", "bytes=" + other}));
   EXPECT_NE(must({"train", "--out", out, "--resume", "--steps", "6", "--split", "70/15/15",
                   "--other-data"})
                 .err.find("the split is 70/15/15, and that of "),
@@ -574,6 +578,13 @@ TEST_F(RunFolders, SayEverySettingThatChanges) {
         "\nthe samples are others, or in another order, so that some of this epoch may be read "
         "again or left out, since other than before are: length, seed\n"}) {
     EXPECT_NE(o.err.find(line), std::string::npos) << line << o.err;
+  }
+  // So does whatever reads an earlier checkpoint with what was changed later.
+  const std::string changed = "length is 8, and was 16 when " + checkpoint_path(out, 4);
+  EXPECT_NE(must({"eval", "--out", out, "--step", "4"}).err.find(changed), std::string::npos);
+  for (const Words& more : {Words{"--step", "4", "--length", "8"}, Words{"--step", "6"}}) {
+    const Outcome same = must(Words{"eval", "--out", out} + more);
+    EXPECT_EQ(same.err.find("length is "), std::string::npos) << same.err;
   }
   const Json values = read_values(checkpoint_path(out, 6));
   EXPECT_EQ(values["samples"].integer(), 4 * 2 + 2 * 3);

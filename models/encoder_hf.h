@@ -83,12 +83,15 @@ inline constexpr NamePair roberta_untied[] = {{"head.bias", "lm_head.decoder.bia
 inline constexpr std::string_view untie =
     "for a head of its own, set tie_word_embeddings in config.json (tie_embedding here) to false";
 
+/// What is known of a second head under the name that older files of Longspan have.
+inline constexpr std::string_view older = "only files of older versions of Longspan have the first";
+
 inline constexpr std::string_view word_table = "embeddings.word_embeddings.weight";
 inline constexpr OtherName roberta_unused[] = {
     {"lm_head.decoder.weight", OtherName::Kind::copy, word_table, untie},
     {"lm_head.decoder.bias", OtherName::Kind::copy, "lm_head.bias", untie},
     {"lm_head.bias", OtherName::Kind::instead, "lm_head.decoder.bias"},
-    {"lm_head.weight", OtherName::Kind::instead, "lm_head.decoder.weight"},  // of older files here
+    {"lm_head.weight", OtherName::Kind::copy, "lm_head.decoder.weight", older},
     {"embeddings.position_ids", OtherName::Kind::ordinals},
     "pooler.dense.weight",
     "pooler.dense.bias",
@@ -100,8 +103,7 @@ inline constexpr OtherName bert_head_unused[] = {
     {"cls.predictions.decoder.weight", OtherName::Kind::copy, word_table, untie},
     {"cls.predictions.decoder.bias", OtherName::Kind::copy, "cls.predictions.bias", untie},
     {"cls.predictions.bias", OtherName::Kind::instead, "cls.predictions.decoder.bias"},
-    {"cls.predictions.weight", OtherName::Kind::instead,
-     "cls.predictions.decoder.weight"},  // of older files here
+    {"cls.predictions.weight", OtherName::Kind::copy, "cls.predictions.decoder.weight", older},
     {"embeddings.position_ids", OtherName::Kind::ordinals},
     "cls.seq_relationship.weight",
     "cls.seq_relationship.bias",

@@ -10,11 +10,11 @@ namespace longspan {
 /// of their format.
 struct OtherName {
   enum class Kind : uint8_t {
-    unused,      ///< a head or a pooler that the model does not have; `name` is the end of the name
-    copy,        ///< the same bits as `of`, which may be missing beside it
+    unused,      ///< a head or a pooler that the model does not have
+    copy,        ///< the same values as `of`, which may be missing beside it
     instead,     ///< read where `of` is missing; of no meaning beside it
-    ordinals,    ///< 0, 1, 2, ...; `name` is the end of the name
-    frequencies  ///< 10000^(-2 i / d), with d / 2 elements; `name` is the end of the name
+    ordinals,    ///< 0, 1, 2, ...
+    frequencies  ///< 10000^(-2 i / d), with d / 2 elements
   };
 
   constexpr OtherName(std::string_view name_, Kind kind_ = Kind::unused, std::string_view of_ = {},
@@ -25,7 +25,7 @@ struct OtherName {
   std::string_view name;
   Kind kind;
   std::string_view of;      ///< the other tensor
-  std::string_view remedy;  ///< of a copy with other bits: what to do about it
+  std::string_view remedy;  ///< of a copy with other values: what to do about it
 };
 
 }  // namespace longspan

@@ -225,11 +225,13 @@ std::vector<Stacked> stacked(const TensorList& tensors) {
   return all;
 }
 
-/// Whether two tensors of files have the same dtype, shape and bits.
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
-         (a.numel() == 0 ||
-          std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.nbytes())) == 0);
+/// Whether two tensors of files have the same shape and values, bit for bit after their conversion
+/// if the dtypes differ.
+bool same_values(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) return false;
+  if (a.dtype() != b.dtype()) return same_values(cast(a, DType::f64), cast(b, DType::f64));
+  return a.numel() == 0 ||
+         std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.nbytes())) == 0;
 }
 
 /// Whether a table of constants has the values of its kind, up to rounding.
@@ -266,11 +268,13 @@ class Given {
     });
   }
 
-  /// Returns the tensor of this name, or of one that stands for it; null if there is none.
+  /// Returns the tensor of this name, or of one that stands for it; null if there is none. A copy
+  /// that is a parameter of its own here stands for no other.
   const NamedTensor* take(std::string_view name) {
     const NamedTensor* t = find(name);
     for (const OtherName& o : names_.unused) {
-      if (t == nullptr && !o.of.empty() && o.of == name) t = find(o.name);
+      const bool own = o.kind == OtherName::Kind::copy && wanted_.contains(o.name);
+      if (t == nullptr && o.of == name && !own) t = find(o.name);
     }
     if (t != nullptr) read_[name] = t;
     return t;
@@ -293,12 +297,12 @@ class Given {
     using Kind = OtherName::Kind;
     const auto known =
         std::find_if(names_.unused.begin(), names_.unused.end(), [&](const OtherName& o) {
-          return o.of.empty() ? name.ends_with(o.name) : name == o.name && wanted_.contains(o.of);
+          return name == o.name && (o.of.empty() || wanted_.contains(o.of));
         });
     if (known == names_.unused.end()) return faults_.add("unknown", t.name);
     if (known->kind == Kind::copy) {
       const auto of = read_.find(known->of);
-      if (of == read_.end() || same_bits(t.tensor, of->second->tensor)) return;
+      if (of == read_.end() || same_values(t.tensor, of->second->tensor)) return;
       faults_.add("with other values than the tensor that they should copy",
                   fmt::format("{} and {}: {}", t.name, of->second->name, known->remedy));
     } else if (known->kind == Kind::ordinals && !constants_hold(known->kind, t.tensor)) {
@@ -351,7 +355,7 @@ void load_pretrained(const std::string& path, const TensorList& into,
       if (!alone) row += part.dim(0);
       if (!alone || part.numel() == 0) continue;
       const NamedTensor* first = whole.try_emplace(part.view().data, found).first->second;
-      if (first != found && !same_bits(x, first->tensor)) {
+      if (first != found && !same_values(x, first->tensor)) {
         faults.add("with other values than the tensor that they should copy",
                    fmt::format("{} and {}: one parameter here", found->name, first->name));
       }

@@ -27,8 +27,8 @@ struct PretrainedNames {
 /// Overwrites `into` with the tensors of those names, from FOLDER/model.safetensors or a file.
 /// Other floating dtypes are converted. Entries of the same name are the parts of one tensor of the
 /// file, stacked along its first axis in the order of the list. Strict: throws IoError that lists
-/// every missing name, unknown name, wrong shape, and every copy with other bits than what it
-/// copies, before anything is written; ShapeError if the parts of a tensor do not fit together.
+/// every missing name, unknown name, wrong shape, and every copy with other values than what
+/// it copies, before anything is written; ShapeError if the parts of a tensor do not fit together.
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names = {});
 

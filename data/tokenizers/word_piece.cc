@@ -1,6 +1,8 @@
 // WordPiece, and the text normalization of BERT.
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "data/io/files.h"
@@ -73,13 +75,17 @@ class WordPieces : public Tokenizer {
   std::vector<Piece> pieces(std::string_view text) const override {
     std::vector<Piece> out;
     Word word;
-    std::vector<Mark> marks;  // that wait for those of a lower class
+    std::vector<Mark> marks;                          // that wait for those of a lower class
+    std::vector<std::pair<int64_t, int64_t>> places;  // theirs, which are not sorted
     const auto settle = [&] {
       if (marks.empty()) return;
       std::stable_sort(marks.begin(), marks.end(),
                        [](const Mark& a, const Mark& b) { return a.order < b.order; });
-      for (const Mark& m : marks) word.add(m.value, m.begin, m.end);
+      for (size_t i = 0; i < marks.size(); ++i) {
+        if (!marks[i].is_accent) word.add(marks[i].value, places[i].first, places[i].second);
+      }
       marks.clear();
+      places.clear();
     };
     const auto close = [&] {
       settle();
@@ -110,12 +116,14 @@ class WordPieces : public Tokenizer {
         if (options_.lower_case) {
           constexpr uint8_t mark = PackageProperty::accent | PackageProperty::ordered;
           const int order = (kind & mark) != 0 ? package_combining_class(part) : 0;
-          if (order == 0) settle();
-          if ((kind & PackageProperty::accent) != 0) continue;
+          const bool is_accent = (kind & PackageProperty::accent) != 0;
           if (order > 0) {
-            marks.push_back({part, order, begin, static_cast<int64_t>(at)});
+            marks.push_back({part, order, is_accent});
+            places.emplace_back(begin, static_cast<int64_t>(at));
             continue;
           }
+          settle();
+          if (is_accent) continue;
           if ((kind & PackageProperty::has_lower) != 0) part = package_lower(part);
         }
         const bool alone = (kind & PackageProperty::punctuation) != 0;
@@ -157,11 +165,12 @@ class WordPieces : public Tokenizer {
     return at == ids_.end() ? -1 : at->second;
   }
 
-  /// A mark that stays, with its canonical combining class. Those of one base are sorted by class.
+  /// A mark with its canonical combining class. Those of one base are sorted by class; then accents
+  /// are removed.
   struct Mark {
     char32_t value;
     int order;
-    int64_t begin, end;  ///< bytes of the source
+    bool is_accent;
   };
 
   void split(const Word& word, std::vector<Piece>& out) const {

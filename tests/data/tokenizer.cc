@@ -197,6 +197,22 @@ TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
     }
     EXPECT_EQ(end, static_cast<int64_t>(text.size())) << kind;
   }
+  // Marks that are sorted take the places of the text in their order, as in the package.
+  const auto folds = open_word_pieces(golden("folds.txt"));
+  std::vector<int64_t> spans;
+  for (const Piece& p : folds->pieces("a\U0001D16D\u0301\U0001D165b")) {
+    spans.insert(spans.end(), {p.begin, p.end});
+  }
+  EXPECT_EQ(spans, (std::vector<int64_t>{0, 1, 1, 5, 5, 7, 11, 12}));
+  const std::string everywhere = read_bytes(golden("everywhere.txt"));
+  for (const auto& [kind, tokenizer] : tokenizers()) {
+    int64_t begin = 0;
+    for (const Piece& p : tokenizer->pieces(everywhere)) {
+      ASSERT_LE(begin, p.begin) << kind;
+      ASSERT_LE(p.begin, p.end) << kind;
+      begin = p.begin;
+    }
+  }
 }
 
 TEST(Tokenizer, DecodesAsTheReferences) {

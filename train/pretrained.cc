@@ -45,10 +45,10 @@ constexpr std::string_view harmless[] = {
     "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
     "attn_implementation", "chunk_size_feed_forward", "chunk_size_lm_head", "classif_dropout",
     "classifier_dropout", "dtype", "finetuning_task", "gradient_checkpointing", "hash_seed",
-    "label2id", "id2label", "name_or_path", "num_hidden_layers", "num_labels", "onnx_export",
-    "output_attentions", "output_hidden_states", "output_past", "problem_type", "return_dict",
-    "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript",
-    "transformers_version", "use_bfloat16", "use_cache",
+    "label2id", "id2label", "name_or_path", "num_labels", "onnx_export", "output_attentions",
+    "output_hidden_states", "output_past", "problem_type", "return_dict", "task_specific_params",
+    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
+    "use_bfloat16", "use_cache",
     // Poolers and heads of the original BERT.
     "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
     "pooler_size_per_head", "pooler_type",
@@ -98,12 +98,33 @@ bool equal(const Json& a, const Json& b) {
   return a.is_number() && b.is_number() ? a.number() == b.number() : a == b;
 }
 
+/// Returns the number of layers of a configuration whose keys have another name for it than
+/// num_hidden_layers, or null.
+Json layers_of(const Json& given, const Json& known) {
+  for (const char* name : {"encoder_layers", "n_layer", "attn_layers"}) {
+    const Json* ours = known.find(name);
+    if (ours == nullptr) continue;
+    const Json* theirs = given.find(name);
+    const Json& value = theirs != nullptr ? *theirs : *ours;
+    return value.is_array() ? Json(std::ssize(value.array())) : value;
+  }
+  return {};
+}
+
 /// Returns why a member that becomes no field cannot be ignored; empty if it can.
-std::string objection(const JsonMember& m, const PretrainedMembers& others) {
+std::string objection(const JsonMember& m, const Json& given, const Json& known,
+                      const PretrainedMembers& others) {
   const auto is_name = [&](std::string_view name) { return name == m.name; };
   if (std::any_of(others.accepted.begin(), others.accepted.end(), is_name) ||
       std::any_of(others.never_read.begin(), others.never_read.end(), is_name)) {
     return {};
+  }
+  if (m.name == "num_hidden_layers") {
+    const Json layers = layers_of(given, known);
+    return layers.is_null() || equal(m.value, layers)
+               ? ""
+               : fmt::format("num_hidden_layers is {}; expected {}, as another member says",
+                             to_string(m.value), to_string(layers));
   }
   for (const OnlyValue& o : only) {
     if (o.name != m.name) continue;
@@ -400,7 +421,7 @@ Settings read_pretrained_config(const std::string& path, const Json& known,
     if (m.value.is_null()) continue;
     const Json* ours = known.find(m.name);
     if (ours == nullptr) {
-      const std::string text = objection(m, others);
+      const std::string text = objection(m, given, known, others);
       if (!text.empty()) objections += "\n  " + text;
       continue;
     }

@@ -679,6 +679,25 @@ TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
   }
 }
 
+/// Where the number of layers has another name, num_hidden_layers must agree with it: the package
+/// takes this one.
+TEST(ConfigMembers, TwoNumbersOfLayersAgree) {
+  const auto said = [](const std::string& type, const std::string& more) {
+    return refusal([&] { read_any(config_of(type, more)); });
+  };
+  for (const std::string type : {"bart", "led", "bigbird_pegasus"}) {
+    const std::string layers = R"("encoder_layers": 4, "decoder_layers": 4, "num_hidden_layers": )";
+    EXPECT_EQ(said(type, layers + "4"), "");
+    EXPECT_NE(said(type, layers + "3").find("num_hidden_layers is 3; expected 4"),
+              std::string::npos);
+  }
+  EXPECT_NE(said("bart", R"("num_hidden_layers": 13)").find("is 13; expected 12"),
+            std::string::npos);
+  const std::string layers = R"("attn_layers": ["local", "lsh"], "num_hidden_layers": )";
+  EXPECT_EQ(said("reformer", layers + "2"), "");
+  EXPECT_NE(said("reformer", layers + "1").find("is 1; expected 2"), std::string::npos);
+}
+
 TEST(ConfigMembers, PositionsStartBehindThePaddingToken) {
   const NoGrad off;
   // The oracle's checkpoint with three additional rows before the first position.

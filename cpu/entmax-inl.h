@@ -83,12 +83,21 @@ struct Row {
   /// Returns the mean of z. That of x minus the maximum would lose its digits beside a large one.
   HWY_INLINE A mean() const {
     const Tag<T> d;
-    auto sum = hn::Zero(d);
-    simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
-      const auto v = z(i, left);
-      sum = hn::Add(sum, left >= hn::Lanes(d) ? v : hn::IfThenElseZero(hn::FirstN(d, left), v));
-    });
-    return simd::sum_lanes(d, sum) / static_cast<A>(n);
+    const size_t N = hn::Lanes(d);
+    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    size_t i = 0;
+    for (; i + 4 * N <= n; i += 4 * N) {
+      s0 = hn::Add(s0, z(i, N));
+      s1 = hn::Add(s1, z(i + N, N));
+      s2 = hn::Add(s2, z(i + 2 * N, N));
+      s3 = hn::Add(s3, z(i + 3 * N, N));
+    }
+    for (; i < n; i += N) {
+      const auto v = z(i, n - i);
+      s0 = hn::Add(s0, i + N <= n ? v : hn::IfThenElseZero(hn::FirstN(d, n - i), v));
+    }
+    const auto all = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
+    return simd::sum_lanes(d, all) / static_cast<A>(n);
   }
   /// Returns u^p of above().
   HWY_INLINE V weight(V u) const {

@@ -47,17 +47,19 @@ HWY_INLINE Accumulator<T> largest(const T* x, size_t n) {
   const Tag<T> d;
   const size_t N = hn::Lanes(d);
   const auto least = simd::constant(d, -std::numeric_limits<double>::infinity());
-  auto m0 = least, m1 = least;
+  auto m0 = least, m1 = least, m2 = least, m3 = least;
   size_t i = 0;
-  for (; i + 2 * N <= n; i += 2 * N) {
+  for (; i + 4 * N <= n; i += 4 * N) {
     m0 = hn::Max(m0, simd::load(d, x + i, N));
     m1 = hn::Max(m1, simd::load(d, x + i + N, N));
+    m2 = hn::Max(m2, simd::load(d, x + i + 2 * N, N));
+    m3 = hn::Max(m3, simd::load(d, x + i + 3 * N, N));
   }
   for (; i < n; i += N) {
     const auto v = simd::load(d, x + i, n - i);
     m0 = hn::Max(m0, i + N <= n ? v : hn::IfThenElse(hn::FirstN(d, n - i), v, least));
   }
-  return simd::max_lanes(d, hn::Max(m0, m1));
+  return simd::max_lanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)));
 }
 
 /// Returns the shift to subtract before exponentials: the maximum, or 0 if that is -inf.

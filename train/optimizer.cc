@@ -1,7 +1,9 @@
 #include "train/optimizer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -31,6 +33,8 @@ void require_positive(std::string_view name, double value) {
   require(value > 0 && std::isfinite(value), "optimizer", "{} is {}: expected above 0", name,
           value);
 }
+
+std::atomic<int> optimizers = 0;  // that exist: gradients may be another one's
 
 constexpr int64_t rate_numbers = 8;  // the rate is in the first elements of a workspace
 
@@ -77,6 +81,23 @@ double norm_of_gradients(const Optimizer& optimizer, std::optional<size_t> clip_
        norm, first);
 }
 
+/// Throws GradientError unless gradients arrive at a parameter.
+void require_trainable(const NamedTensor& p) {
+  if (!requires_grad(p.tensor)) {
+    fail_with<GradientError>("optimizer",
+                             "a parameter requires no gradient: call set_requires_grad() first, "
+                             "or leave it out if it is to stay as it is",
+                             {{p.name, p.tensor}});
+  }
+  if (p.tensor.meta()->node) {
+    fail_with<GradientError>("optimizer",
+                             "a parameter is the result of an op, and gradients stay at leaves: "
+                             "expected what it was computed from, or its detach() as a leaf of "
+                             "its own",
+                             {{p.name, p.tensor}});
+  }
+}
+
 }  // namespace
 
 std::vector<ParameterGroup> decay_matrices(const TensorList& parameters) {
@@ -100,6 +121,7 @@ Optimizer::Optimizer(const std::vector<ParameterGroup>& groups) {
         fail_with<DTypeError>("optimizer", "parameters are f32 or f64", {{p.name, p.tensor}});
       }
       require(p.tensor.contiguous(), "optimizer", "the parameter \"{}\" is not contiguous", p.name);
+      require_trainable(p);
       require(names.insert(p.name).second, "optimizer", "two parameters are called \"{}\"", p.name);
       require(p.tensor.numel() == 0 || places.insert(p.tensor.view().data).second, "optimizer",
               "\"{}\" shares its storage with a parameter before it: list a tied one once", p.name);
@@ -107,7 +129,10 @@ Optimizer::Optimizer(const std::vector<ParameterGroup>& groups) {
     }
   }
   step_ = Tensor::zeros({}, DType::i64, {}, Category::optimizer);
+  ++optimizers;
 }
+
+Optimizer::~Optimizer() { --optimizers; }
 
 size_t Optimizer::clip_group_of(const NamedTensor& parameter) {
   const auto known = std::find(clip_groups_.begin(), clip_groups_.end(), parameter.clip_group);
@@ -135,6 +160,21 @@ void Optimizer::step(double lr) {
     counted.keep();
   });
   clear_gradients();
+  say_what_stays();
+}
+
+void Optimizer::say_what_stays() {
+  if (stays_said_ || slots_.empty()) return;
+  const Device device = slots_[0].parameter.tensor.device();
+  const int64_t before = std::exchange(stays_, memory_tracker(device).live()[Category::gradient]);
+  // A gradient may be looked at after a step; one that two steps leave is in nobody's list.
+  if (before == 0 || stays_ == 0 || optimizers > 1) return;
+  stays_said_ = true;
+  std::fprintf(stderr,
+               "optimizer: %lld bytes of gradients stay after each step, of tensors that no "
+               "optimizer has; every backward pass adds to them. set_requires_grad(x, false) "
+               "freezes a parameter and saves that work, set_grad(x, {}) drops a gradient\n",
+               static_cast<long long>(stays_));
 }
 
 Optimizer::Counted::Counted(Optimizer& optimizer, double lr) : optimizer_(optimizer) {

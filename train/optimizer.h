@@ -26,13 +26,14 @@ std::vector<ParameterGroup> decay_matrices(const TensorList& parameters);
 /// Updates parameters from their gradients. Its states are in Category::optimizer.
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates every parameter that has a gradient, and drops the gradients. Throws ValueError if lr
   /// is negative or not finite, and OutOfMemory; in both cases all parameters and states are
-  /// unchanged, and the step is not counted.
+  /// unchanged, and the step is not counted. If gradients stay that this optimizer does not have,
+  /// and there is no other, says so once on standard error: backward() adds to them for ever.
   void step(double lr);
   /// Drops the gradients.
   void clear_gradients();
@@ -79,7 +80,8 @@ class Optimizer {
   };
 
   /// Throws ValueError if names repeat, two parameters share storage, or one is undefined or not
-  /// contiguous; DTypeError unless they are f32 or f64.
+  /// contiguous; DTypeError unless they are f32 or f64; GradientError if one requires no gradient or
+  /// is no leaf.
   explicit Optimizer(const std::vector<ParameterGroup>& groups);
 
   /// Called once per step, before update(): steps() already includes this step.
@@ -117,6 +119,7 @@ class Optimizer {
   // Runs the kernels of a step that has been counted.
   void update_all();
   std::vector<Workspace> make_workspaces() const;
+  void say_what_stays();
 
   size_t clip_group_of(const NamedTensor& parameter);
 
@@ -124,6 +127,8 @@ class Optimizer {
   double lr_ = 0;
   std::vector<std::string> clip_groups_{""};
   std::vector<double> scales_{1};  // of the gradients of each clip group
+  int64_t stays_ = 0;              // bytes of gradients after the last step
+  bool stays_said_ = false;
 };
 
 /// Returns a single group with all parameters.

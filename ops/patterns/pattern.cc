@@ -12,6 +12,11 @@
 namespace longspan {
 namespace {
 
+/// Returns the bound of a window in figures, or that there is none.
+std::string to_text(int64_t bound) {
+  return bound >= kUnlimited ? "unbounded" : fmt::format("{}", bound);
+}
+
 AttentionPattern make_pattern(std::string name, const Rule& rule, const LayoutSpec& layout_spec) {
   AttentionPattern p;
   p.rules = {rule};
@@ -165,12 +170,13 @@ AttentionPattern local_block(int64_t block, int64_t key_start) {
 
 AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
   require(left >= -right, "patterns::dilated",
-          "the window is {} to the left and {} to the right, and holds nothing", left, right);
+          "the window is {} to the left and {} to the right, and holds nothing", to_text(left),
+          to_text(right));
   require(dilation >= 1, "patterns::dilated", "dilation is {}; expected 1 or more", dilation);
   Rule rule;
   rule.window = {left, right, dilation};
-  return make_pattern(fmt::format("dilated({}, {}, {})", left, right, dilation), rule,
-                      {.kind = dilation > 1 ? LayoutSpec::Kind::classes : LayoutSpec::Kind::band});
+  return make_pattern(fmt::format("dilated({}, {}, {})", to_text(left), to_text(right), dilation),
+                      rule, {.kind = dilation > 1 ? LayoutSpec::Kind::classes : LayoutSpec::Kind::band});
 }
 
 AttentionPattern strided(int64_t stride) {

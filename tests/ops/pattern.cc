@@ -404,6 +404,17 @@ TEST(Pattern, DescribeShowsTheVisibleSet) {
             "#..|##\n##.|##\n.##|##\n");
 }
 
+// The number that stands for no bound is not shown.
+TEST(Pattern, NamesSayThatABoundIsMissing) {
+  EXPECT_EQ(patterns::dilated(kUnlimited, -2, 16).name, "dilated(unbounded, -2, 16)");
+  EXPECT_EQ(patterns::dilated(3, kUnlimited, 1).name, "dilated(3, unbounded, 1)");
+  EXPECT_EQ(patterns::dilated(3, -1, 1).name, "dilated(3, -1, 1)");
+  for (const PatternCase& p : cases()) {
+    EXPECT_EQ(p.pattern.name.find(std::to_string(kUnlimited)), std::string::npos)
+        << p.pattern.name;
+  }
+}
+
 TEST(Pattern, RejectsBadLayouts) {
   const auto run = [](int32_t k0, int32_t kn) {
     return longspan::KeyRun{k0, kn, 0, RunKind::full};

@@ -7,11 +7,14 @@
 #include <map>
 #include <memory>
 
+#include "autograd/engine.h"
 #include "autograd/node.h"
 #include "core/error.h"
 #include "core/generator.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
 #include "tests/harness/scratch.h"
 #include "train/state.h"
 
@@ -415,6 +418,59 @@ TEST(Optimizer, Rejects) {
   EXPECT_THROW(adam.step(-1), ValueError);
   EXPECT_THROW(adam.step(std::nan("")), ValueError);
   EXPECT_EQ(adam.steps(), 0);
+}
+
+// What cannot be trained is refused where it is given, by its name, and not at the first step.
+TEST(Optimizer, RefusesConstantsAndResults) {
+  const Tensor w = parameter({1, 2}, {2}), constant = Tensor::zeros({2}, DType::f64);
+  const Tensor result = w * 2.0;
+  Tensor frozen = parameter({3}, {1});
+  set_requires_grad(frozen, false);
+  for (const auto& [kind, make] : makers) {
+    SCOPED_TRACE(kind);
+    const auto refuse = [&](const char* name, const Tensor& x, const char* part) {
+      const auto& of_this = make;
+      const std::string said = message_of<GradientError>([&] { of_this({{"w", w}, {name, x}}); });
+      EXPECT_TRUE(contains(said, name)) << said;
+      EXPECT_TRUE(contains(said, part)) << said;
+    };
+    refuse("bias.c", constant, "requires no gradient");
+    refuse("bias.f", frozen, "requires no gradient");
+    refuse("head.y", result, "result of an op");
+    EXPECT_EQ(make({{"w", w}})->steps(), 0);
+  }
+}
+
+/// Runs three steps of an optimizer for `w` alone, of a loss that has `other` too. Returns what
+/// standard error gets.
+std::string said_in_three_steps(const Tensor& w, const Tensor& other) {
+  testing::internal::CaptureStderr();
+  Adam adam({{"w", w}});
+  for (int i = 0; i < 3; ++i) {
+    backward(sum(w * other));
+    adam.step(0.1);
+  }
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Optimizer, SaysThatGradientsStay) {
+  const Tensor w = parameter({1, 2}, {2});
+  Tensor other = parameter({3, 4}, {2});
+  const auto live = [] { return memory_tracker(Device{}).live()[Category::gradient]; };
+  const int64_t before = live();
+  const std::string said = said_in_three_steps(w, other);
+  EXPECT_TRUE(contains(said, "bytes of gradients stay")) << said;
+  EXPECT_EQ(said.find("stay"), said.rfind("stay")) << "once: " << said;
+  EXPECT_GT(live(), before);
+  set_grad(other, {});
+  {
+    Sgd others({{"other", other}});  // has them
+    EXPECT_EQ(said_in_three_steps(w, other), "");
+    others.clear_gradients();
+  }
+  set_requires_grad(other, false);  // freezes
+  EXPECT_EQ(said_in_three_steps(w, other), "");
+  EXPECT_EQ(live(), before);
 }
 
 TEST(ClipGradients, ScalesToTheNorm) {

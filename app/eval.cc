@@ -116,7 +116,7 @@ int eval_command(int argc, const char* const* argv) {
   const std::unique_ptr<TaskData> task_data = open_task_data(run);
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
   const int64_t size = task_data->size(part);
-  require(size > 0, "--part", "the {} part of {} is empty{}", part, run.config.task,
+  require(size > 0, "--part", "the {} part of {} is empty{}", part, data_name(run.config),
           why_empty(run.config, *task_data));
 
   const auto start = std::chrono::steady_clock::now();

@@ -145,7 +145,7 @@ LabelData::LabelData(const TrainingRun& run)
 
 void LabelData::prepare() {
   require(source_->size(0) > 0, "split", "the training part of {} has no samples",
-          run_.config.task);
+          data_name(run_.config));
   for (size_t part = 0; part < 3; ++part) {
     if (source_->size(part) > 0) source_->sample(part, source_->size(part) - 1);
   }

@@ -104,8 +104,9 @@ void PairData::prepare() {
   require(summarised || documents_[0].empty() || c.gap_sentences > 0, "data",
           "none of the {} training documents of {} has a summary; expected train.summary, or "
           "--gap-sentences, which leaves sentences out and needs none",
-          documents_[0].size(), c.task);
+          documents_[0].size(), data_name(c));
   std::vector<SequencePair> all = pairs("train");
+  require(!all.empty(), "data", "the training part of {} has no documents", data_name(c));
   loss_unit_ = unit_of(all);
   batches_ = std::make_unique<SequenceBatches>(std::move(all), c.batch, ids_, c.seed, run_.device);
 }

@@ -109,8 +109,10 @@ int run_command(int argc, char** argv, const std::string& program) {
   }
   const std::string near = nearest(name, names);
   if (!name.empty()) {
-    std::fprintf(stderr, "%s: there is no command \"%s\"%s%s%s\n", program.c_str(), name.c_str(),
-                 near.empty() ? "" : "; did you mean ", near.c_str(), near.empty() ? "" : "?");
+    const std::string why =
+        fmt::format("{}: there is no command \"{}\"{}", program, name,
+                    near.empty() ? "" : fmt::format("; did you mean {}?", near));
+    std::fprintf(stderr, "%s\n", Error(why).what());
   }
   std::fputs(usage(program).c_str(), stderr);
   return 2;
@@ -156,7 +158,7 @@ int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own) tr
                name_of_program(argc, argv), argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
   return 1;
 } catch (const std::exception& e) {
-  std::fprintf(stderr, "%s: %s\n", name_of_program(argc, argv), e.what());
+  std::fprintf(stderr, "%s: %s\n", name_of_program(argc, argv), Error(e.what()).what());
   return 1;
 }
 

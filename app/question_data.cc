@@ -84,7 +84,8 @@ int64_t ChoiceData::size(const std::string& part) const {
 }
 
 void ChoiceData::prepare() {
-  require(size("train") > 0, "data", "the training part of {} has no questions", run_.config.task);
+  require(size("train") > 0, "data", "the training part of {} has no questions",
+          data_name(run_.config));
   for (const std::vector<ChoiceQuestion>& some : questions_) {
     for (const ChoiceQuestion& q : some) {
       ChoicePieces p{tokenizer_->pieces(q.query), {}, {}};
@@ -197,7 +198,8 @@ std::string SpanData::path_of(const Item& item, size_t part) const {
 }
 
 void SpanData::prepare() {
-  require(size("train") > 0, "data", "the training part of {} has no documents", run_.config.task);
+  require(size("train") > 0, "data", "the training part of {} has no documents",
+          data_name(run_.config));
   for (size_t part = 0; part < 3; ++part) {
     for (const Item& item : items_[part]) {
       const std::string path = path_of(item, part);

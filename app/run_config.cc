@@ -131,7 +131,7 @@ void set_defaults(RunConfig& c) {
   c.schedule.floor = d.lr_floor;
 }
 
-void require_ranges(RunConfig& c) {
+void require_ranges(RunConfig& c, const Settings& settings) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double many = std::numeric_limits<int32_t>::max();
   const Range ranges[] = {
@@ -174,7 +174,7 @@ void require_ranges(RunConfig& c) {
       {"extracts.mask_share", 0, 1},
       {"extracts.mask_most", 1, many},
   };
-  check_ranges(to_json(c), ranges);
+  check_ranges(to_json(c), ranges, settings);
   if (!c.generated) return;
   // Tasks say themselves which options fit together.
   const std::string section(find_sample_task(c.task)->section);
@@ -183,7 +183,7 @@ void require_ranges(RunConfig& c) {
   for (const JsonMember& m : fields.object()) keys.push_back(section + "." + m.name);
   std::vector<Range> of_task;
   for (const std::string& key : keys) of_task.push_back({key, 0, many});
-  check_ranges(Json(Members{{section, fields}}), of_task);
+  check_ranges(Json(Members{{section, fields}}), of_task, settings);
 }
 
 /// Returns the settings without those of generated tasks other than `task`: files of earlier
@@ -229,6 +229,16 @@ void require_consistent(const RunConfig& c) {
           "expected one of them");
 }
 
+/// Returns f(), whose error is about a setting: one of a file names it and the line.
+auto said_of(const Setting* setting, auto&& f) {
+  try {
+    return f();
+  } catch (const ValueError& e) {
+    if (setting == nullptr || setting->text) throw;
+    fail("config", "{} ({}): {}", setting->key, setting->origin, e.what());
+  }
+}
+
 }  // namespace
 
 RunConfig make_config(const Settings& settings) {
@@ -240,7 +250,7 @@ RunConfig make_config(const Settings& settings) {
             name->origin, name->value.kind());
     c.model_name = name->value.string();
   }
-  c.model = find_model(c.model_name);
+  c.model = said_of(name, [&] { return find_model(c.model_name); });
   set_defaults(c);
   const Setting* task = last_setting(settings, "task");
   c.set_task(task != nullptr && task->value.is_string() ? task->value.string() : c.task);
@@ -251,9 +261,12 @@ RunConfig make_config(const Settings& settings) {
     c.steps = c.model->defaults().steps;
   }
 
-  require_ranges(c);
+  require_ranges(c, settings);
   require_consistent(c);
-  find_data_set(c.task);
+  said_of(task, [&] { return find_data_set(c.task).id; });
+  if (!c.split.empty()) {
+    said_of(last_setting(settings, "split"), [&] { return Split::parse(c.split); });
+  }
   c.free_positions = free_positions_of(c, settings);
   if (!c.free_positions.empty()) require_axes(c, settings);
   c.follow_length();
@@ -272,5 +285,7 @@ void say_positions(RunConfig& c) {
 }
 
 DataPlace data_place(const RunConfig& c) { return {c.data_root, c.data}; }
+
+std::string data_name(const RunConfig& c) { return c.data.empty() ? c.task : c.data; }
 
 }  // namespace longspan

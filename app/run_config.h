@@ -165,4 +165,7 @@ void say_positions(RunConfig& config);
 /// Returns the data locations.
 DataPlace data_place(const RunConfig& config);
 
+/// Names the data of a run in messages: "bytes=FILE" as given, or the task.
+std::string data_name(const RunConfig& config);
+
 }  // namespace longspan

@@ -559,9 +559,16 @@ void Training::save() {
 }
 
 void Training::finish_run() {
+  log_.end_line();
   if (stop_.requested()) log_.say(fmt::format("stopped after step {}", at_.step));
   log_step();
   save();
+  if (stop_.requested() && valid_step_ != at_.step && to_validate_ > 0) {
+    log_.say(
+        fmt::format("step {} is saved; now {} {} of validation are scored. Another signal leaves "
+                    "that out, with pictures and summary.json",
+                    at_.step, to_validate_, p_.data->items()));
+  }
   validate();
   if (at_.step > first_.step || p_.continues()) {  // a kill may have left older checkpoints
     require_finite_loss();

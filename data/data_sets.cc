@@ -274,6 +274,26 @@ struct Content {
   std::string path;
 };
 
+/// Returns the ids of the characters of a file, a byte each, without a list of its tokens.
+FileBytes characters_of(const FileBytes& file, const std::string& path) {
+  const std::unique_ptr<Tokenizer> tokenizer = char27_tokenizer();
+  std::array<int32_t, 256> ids{};
+  for (size_t byte = 0; byte < ids.size(); ++byte) {
+    ids[byte] = tokenizer->find(std::string(1, static_cast<char>(byte)));
+  }
+  const size_t count = file.bytes.size();
+  auto all = std::make_shared<Tensor>(
+      Tensor::empty({static_cast<int64_t>(count)}, DType::u8, {}, Category::data));
+  auto* to = all->mut().as<uint8_t>();
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t id = ids[file.bytes[i]];
+    require(id >= 0, "data", "{}: byte {} is 0x{:02x}; expected a to z and space only", path, i,
+            file.bytes[i]);
+    to[i] = static_cast<uint8_t>(id);
+  }
+  return {all, {all->view().as<uint8_t>(), count}};
+}
+
 class Opening {
  public:
   Opening(const DataSet& set, const DataPlace& place, const CorpusOptions& options)
@@ -370,15 +390,9 @@ class Opening {
         return read_pictures(read_cifar(file.bytes, path), content);
       case DataKind::pixels:
         return read_pictures(read_pixels(file.bytes, 64, path), content);
-      case DataKind::chars: {
-        std::vector<uint8_t> ids;
-        ids.reserve(file.bytes.size());
-        for (const int32_t id : char27_tokenizer()->encode(file.text())) {
-          ids.push_back(static_cast<uint8_t>(id));
-        }
-        content.ids = own_bytes(ids);
+      case DataKind::chars:
+        content.ids = characters_of(file, path);
         return;
-      }
       default:
         content.ids = file;
         // Part of the first byte tokens, but of no word.
@@ -420,8 +434,9 @@ class Opening {
     for (size_t i = 0; i < 3; ++i) {
       const auto at = static_cast<size_t>(begin), count = static_cast<size_t>(ends[i] - begin);
       begin = ends[i];
-      if (count == 0) continue;
       CorpusPart& part = *parts[numbers[i]];
+      if (part.path.empty()) part.path = content.path;  // messages about an empty part name it
+      if (count == 0) continue;
       part.owner = content.ids.owner;
       part.bytes = content.ids.bytes.subspan(at, count);
       part.before = at > 0 ? content.ids.bytes[at - 1] : 0;

@@ -14,8 +14,9 @@
 namespace longspan {
 namespace {
 
-/// Cuts a long text for error messages.
+/// Cuts a long text for error messages, and makes it one line.
 std::string shorten(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
 }
@@ -140,10 +141,11 @@ void write_table(const Json& table, const std::string& path, std::string& out) {
   }
 }
 
-void check_ranges(const Json& values, const std::string& prefix, std::span<const Range> ranges) {
+void check_ranges(const Json& values, const std::string& prefix, std::span<const Range> ranges,
+                  const Settings& settings) {
   for (const JsonMember& member : values.object()) {
     const std::string key = prefix + member.name;
-    if (member.value.is_object()) check_ranges(member.value, key + ".", ranges);
+    if (member.value.is_object()) check_ranges(member.value, key + ".", ranges, settings);
     if (!member.value.is_number()) continue;
     const double value = member.value.number();
     for (const Range& range : ranges) {
@@ -151,7 +153,9 @@ void check_ranges(const Json& values, const std::string& prefix, std::span<const
       const std::string expected = std::isinf(range.high)
                                        ? fmt::format("{} or more", range.low)
                                        : fmt::format("{} to {}", range.low, range.high);
-      fail("config", "{} is {}: expected {}", key, to_string(member.value), expected);
+      const Setting* const from = last_setting(settings, key);
+      fail("config", "{} is {}{}: expected {}", key, to_string(member.value),
+           from == nullptr ? "" : fmt::format(" ({})", from->origin), expected);
     }
   }
 }
@@ -377,8 +381,8 @@ std::string to_toml(const Json& values) {
   return out;
 }
 
-void check_ranges(const Json& values, std::span<const Range> ranges) {
-  check_ranges(values, {}, ranges);
+void check_ranges(const Json& values, std::span<const Range> ranges, const Settings& settings) {
+  check_ranges(values, {}, ranges, settings);
 }
 
 std::vector<Flag> flags_of(const Json& values) {

@@ -154,8 +154,9 @@ Json to_json(Config& config) {
 /// the same values. Throws ValueError on null.
 std::string to_toml(const Json& values);
 
-/// Throws ValueError that names key, given and expected value if a number is outside its range.
-void check_ranges(const Json& values, std::span<const Range> ranges);
+/// Throws ValueError that names key, given and expected value if a number is outside its range, and
+/// where it is from if one of `settings` has set it.
+void check_ranges(const Json& values, std::span<const Range> ranges, const Settings& settings = {});
 
 /// Returns a flag "--KEY" for every field of a configuration.
 std::vector<Flag> flags_of(const Json& values);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <numbers>
 
@@ -52,6 +53,11 @@ struct sigaction before_int, before_term;
 void on_signal(int number) {
   int none = 0;
   if (!stop_signal.compare_exchange_strong(none, number)) _exit(128 + number);
+  constexpr std::string_view answer =
+      "\nstopping: what is under way is finished first; a second signal ends it at once\n";
+  const int error = errno;
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, answer.data(), answer.size());
+  errno = error;
 }
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -141,9 +147,7 @@ Log::Log(const std::string& run, const LogOptions& options) : run_(run), options
   terminal_ = options.status != nullptr && isatty(fileno(options.status)) == 1;
 }
 
-Log::~Log() {
-  if (drawn_) std::fputc('\n', options_.status);
-}
+Log::~Log() { end_line(); }
 
 void Log::write_config(const Json& config) {
   replace_file(run_ + "/config.toml", to_toml(config), "log");
@@ -166,6 +170,7 @@ void Log::show(const Progress& progress, bool last) {
   line_ = to_string(progress);
   if (terminal_) {
     draw();
+    if (last) end_line();
   } else {
     std::fprintf(options_.status, "%s\n", line_.c_str());
     std::fflush(options_.status);
@@ -174,10 +179,17 @@ void Log::show(const Progress& progress, bool last) {
 
 void Log::say(std::string_view text) {
   if (options_.status == nullptr) return;
-  const bool redraw = drawn_;
   if (drawn_) clear();
-  std::fprintf(options_.status, "%.*s\n", static_cast<int>(text.size()), text.data());
-  if (redraw) draw();
+  if (terminal_) shown_ = false;  // the next call of show() draws
+  // Errors can be shown as they are, whatever files have put into their texts.
+  std::fprintf(options_.status, "%s\n", Error(std::string(text)).what());
+  std::fflush(options_.status);
+}
+
+void Log::end_line() {
+  if (!drawn_) return;
+  drawn_ = false;
+  std::fputc('\n', options_.status);
   std::fflush(options_.status);
 }
 

@@ -91,10 +91,13 @@ class Log {
   /// Appends {"step":STEP, figures...} to metrics.jsonl, in one write. Throws IoError.
   void row(int64_t step, const Members& figures);
   /// On a terminal redraws the status line, at most ten times a second; elsewhere writes a plain
-  /// line, at most every `plain_seconds`. The first call and calls with `last` always print.
+  /// line, at most every `plain_seconds`. The first call and calls with `last` always print; the
+  /// line of the latter stays.
   void show(const Progress& progress, bool last = false);
-  /// Prints a separate line above the status line.
+  /// Prints a line in place of the status line, which the next call of show() draws again.
   void say(std::string_view text);
+  /// Lets the status line stay as it is: what follows begins on a new line.
+  void end_line();
 
   void write_config(const Json& config);
 
@@ -127,8 +130,9 @@ Usage to_usage(const Json& members);
 /// IoError.
 std::string write_summary(const std::string& run, const Members& figures);
 
-/// While it lives, SIGINT and SIGTERM only set a flag, so that the loop can save and exit. A second
-/// signal ends the process at once with status 128 + signal. At most one may exist at a time.
+/// While it lives, SIGINT and SIGTERM only set a flag, so that the loop can save and exit, and say
+/// so on standard error. A second signal ends the process at once with status 128 + signal. At most
+/// one may exist at a time.
 class StopSignal {
  public:
   StopSignal();

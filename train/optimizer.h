@@ -80,8 +80,8 @@ class Optimizer {
   };
 
   /// Throws ValueError if names repeat, two parameters share storage, or one is undefined or not
-  /// contiguous; DTypeError unless they are f32 or f64; GradientError if one requires no gradient or
-  /// is no leaf.
+  /// contiguous; DTypeError unless they are f32 or f64; GradientError if one requires no gradient
+  /// or is no leaf.
   explicit Optimizer(const std::vector<ParameterGroup>& groups);
 
   /// Called once per step, before update(): steps() already includes this step.

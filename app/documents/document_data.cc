@@ -124,7 +124,8 @@ void DocumentData::read(size_t part) {
   }
   if (cut > 0) {
     warnings_.push_back(fmt::format(
-        "{}: {} of {} sentences of the {} part have more than {} tokens and are cut after them",
+        "{}: {} of {} sentences of the {} part have more than {} tokens and are cut after them; a "
+        "larger model.sentence_length reads more",
         c.task, cut, sentences, parts[part], model_.max_sentence() - 1));
   }
 }
@@ -167,7 +168,7 @@ SentenceMasking DocumentData::masking() const {
 
 void DocumentData::prepare() {
   require(task_ || size("train") > 0, "split", "the training part of {} has no documents",
-          run_.config.task);
+          data_name(run_.config));
   if (task_) {
     training_item(0);
     return;
@@ -176,7 +177,7 @@ void DocumentData::prepare() {
     require(!whole_[0][i].labels.empty(), "data",
             "document {} of {} has neither labels nor a summary to make some of; expected "
             "train.label or train.summary",
-            i, run_.config.task);
+            i, data_name(run_.config));
   }
 }
 

@@ -68,6 +68,10 @@ void check_piece(std::string_view piece, const std::string& path) {
     if (f.field() == 1 && f.text().find('\0') != std::string_view::npos) {
       unsound(path, "a piece has a byte of 0");
     }
+    if (f.field() == 1 && f.text().size() > longest_sentence_piece) {
+      unsound(path, fmt::format("a piece has {} bytes; expected at most {}", f.text().size(),
+                                longest_sentence_piece));
+    }
     float score = 0;
     if (f.field() != 2 || f.text().size() != sizeof score) continue;
     std::memcpy(&score, f.text().data(), sizeof score);

@@ -139,9 +139,10 @@ struct SentencePieceTraining {
 };
 
 /// Trains a model on the lines of a text with the SentencePiece library and returns the bytes of
-/// its file. Ids: 0 <unk>, 1 <s>, 2 </s>, 3 <pad>, then `symbols`. The result is deterministic.
-/// Throws ValueError with the library's message, e.g. if the text does not support the vocabulary
-/// size.
+/// its file. Lines of more than 4,096 bytes are cut into parts of 256, at spaces where there are
+/// any: the library would leave them out, or learn worse from them. Ids: 0 <unk>, 1 <s>, 2 </s>, 3
+/// <pad>, then `symbols`. The result is deterministic. Throws ValueError with the library's
+/// message, e.g. if the text does not support the vocabulary size.
 std::string train_sentence_pieces(std::string_view text, const SentencePieceTraining& options = {});
 
 /// Opens a tokenizer by name: "bytes", "char27", a SentencePiece file (.model), a WordPiece file

@@ -94,6 +94,8 @@ void register_model(const ModelEntry& entry) {
 }
 
 std::unique_ptr<ModelSpec> find_model(std::string_view name) {
+  constexpr size_t longest = 200;  // with a misprint
+  require(name.size() <= longest, "model", "there is no model \"{}\"", name);
   const size_t colon = name.find(':');
   const std::string_view model = name.substr(0, colon);
   std::string nearest;

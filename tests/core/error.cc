@@ -37,6 +37,48 @@ TEST(Error, RequireFormatsOnlyOnFailure) {
   EXPECT_THROW(fail<NotImplemented>("op", "x"), NotImplemented);
 }
 
+// What a hostile file holds reaches neither the terminal as it is nor fills it.
+TEST(Error, ShowsWhatFilesHoldInPlainCharacters) {
+  const auto shown = [](const std::string& value) {
+    return message_of<Error>([&] { fail("op", "got \"{}\"", value); });
+  };
+  EXPECT_EQ(shown("\x1b[2Jevil"), "op: got \"\\x1b[2Jevil\"");
+  EXPECT_EQ(shown(std::string("a\0b", 3)), "op: got \"a\\x00b\"");
+  EXPECT_EQ(shown("bell\a\rback\b\x7f"), "op: got \"bell\\x07\\x0dback\\x08\\x7f\"");
+  EXPECT_EQ(shown("tab\tline\n"), "op: got \"tab\tline\n\"");
+  EXPECT_EQ(shown("Zürich 東京 🙂"), "op: got \"Zürich 東京 🙂\"");
+  EXPECT_EQ(shown("\xC2\x9B"
+                  "31m"),
+            "op: got \"\\u{9b}31m\"");  // CSI in one character
+  EXPECT_EQ(shown("\xE2\x80\xAE"
+                  "gpj"),
+            "op: got \"\\u{202e}gpj\"");                   // writes backwards
+  EXPECT_EQ(shown("\xff\xC3"), "op: got \"\\xff\\xc3\"");  // no UTF-8, and a half
+  EXPECT_EQ(shown("\xC0\x80\xED\xA0\x80"),
+            "op: got \"\\xc0\\x80\\xed\\xa0\\x80\"");  // overlong; surrogate
+}
+
+TEST(Error, LongValuesAreCut) {
+  const auto shown = [](const std::string& value) {
+    return message_of<Error>([&] { fail("op", "got \"{}\" in FILE:3", value); });
+  };
+  EXPECT_EQ(shown(std::string(500, 'v')).size(),
+            500 + std::string("op: got \"\" in FILE:3").size());
+  const std::string text = shown(std::string(9'000'000, 'v'));
+  EXPECT_LT(text.size(), 700u);
+  EXPECT_TRUE(test::contains(text, "op: got \"vvv")) << text;
+  EXPECT_TRUE(test::contains(text, "vvv\" in FILE:3")) << text;
+  EXPECT_TRUE(test::contains(text, " bytes left out) ")) << text;
+  std::string wide;
+  for (int i = 0; i < 1000; ++i) wide += "€";
+  for (const char* const more : {"", "a", "ab"}) {  // no character is cut in two
+    EXPECT_EQ(shown(more + wide).find("\\x"), std::string::npos);
+  }
+  std::string lines;
+  for (int i = 0; i < 1'000'000; ++i) lines += "line\n";
+  EXPECT_LT(shown(lines).size(), 16'000u);
+}
+
 TEST(Error, FamilyHasOneBase) {
   EXPECT_THROW(throw ShapeError("x"), Error);
   EXPECT_THROW(throw DTypeError("x"), Error);

@@ -1,10 +1,13 @@
 #include "data/data_sets.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -259,7 +262,45 @@ TEST(DataSets, Characters) {
   EXPECT_EQ(ids_of(corpus.train), (std::vector<int32_t>{1, 0, 3, 1, 20, 0, 1, 14, 4}));
   EXPECT_EQ(corpus.vocabulary, 27);
   write_bytes(folder / "x", "A cat");
-  EXPECT_THROW(open("chars", folder / "x"), ValueError);
+  const std::string said = message_of<ValueError>([&] { open("chars", folder / "x"); });
+  EXPECT_TRUE(contains(said, folder / "x")) << said;
+  EXPECT_TRUE(contains(said, "byte 0 is 0x41")) << said;
+}
+
+/// Returns a number of /proc/self/status in bytes.
+int64_t status_of(const char* name) {
+  const std::string text = read_bytes("/proc/self/status");
+  const size_t at = text.find(std::string(name) + ":");
+  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + std::strlen(name) + 1) * 1024;
+}
+
+// A byte of memory for each byte of a file of characters, and the file itself, which is mapped.
+TEST(DataSets, CharactersTakeAByteEach) {
+  constexpr int64_t bytes = 32 << 20;
+  const Folder folder;
+  write_bytes(folder / "x", std::string(bytes, 'x'));
+  const pid_t child = fork();
+  if (child == 0) {
+    const int64_t before = status_of("VmRSS");
+    write_bytes("/proc/self/clear_refs", "5");  // the peak begins anew
+    const Corpus corpus = open("chars", folder / "x");
+    const int64_t grown = status_of("VmHWM") - before;
+    _exit(corpus.train.size() > 0 && grown < 3 * bytes ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(DataSets, EmptyPartsNameTheirFile) {
+  const Folder folder;
+  for (const char* id : {"bytes", "chars"}) {
+    write_bytes(folder / id, std::string(100, 'x'));
+    const Corpus corpus = open_corpus(id, {"", std::string(id) + "=" + (folder / id)}, {"0/50/50"});
+    const std::string said =
+        message_of<ValueError>([&] { SegmentBatches(corpus.train, 1, 8, {}); });
+    EXPECT_TRUE(contains(said, folder / id)) << said;
+  }
 }
 
 TEST(DataSets, WordsAndTheirCache) {

@@ -464,6 +464,89 @@ TEST(SentencePieces, AreRefusedOrDoNoHarmWhereTheyAreDamaged) {
   EXPECT_GT(refused, 30);
 }
 
+/// Returns `count` words of 150 kinds, of 3 to 7 of these letters.
+std::vector<std::string> words_of(std::string_view letters, uint64_t seed, int64_t count) {
+  std::vector<std::string> words;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto kind = static_cast<int64_t>(philox_word(seed, i) % 150);
+    std::string word;
+    for (int64_t k = 0; k < 3 + kind % 5; ++k) {
+      word += letters[philox_word(seed + 1, kind * 8 + k) % letters.size()];
+    }
+    words.push_back(word);
+  }
+  return words;
+}
+
+/// Returns the bytes that a token of the model that is trained on one text has in another.
+double bytes_per_token(const std::string& trained_on, const std::string& text,
+                       const std::string& path) {
+  write_bytes(path, train_sentence_pieces(trained_on, {.vocabulary = 450}));
+  return static_cast<double>(text.size()) /
+         static_cast<double>(open_sentence_pieces(path)->encode(text).size());
+}
+
+// The library leaves out lines above its limit, and lines with a character that it reserves.
+TEST(SentencePieces, TrainOnEveryLine) {
+  const Folder folder;
+  std::string few;
+  for (const std::string& word : words_of("abcdefgh", 1, 1200)) few += word + "\n";
+  const std::vector<std::string> words = words_of("stuvwxyz", 7, 30'000);
+  const auto text = [&](size_t in_line, const std::string& between, const std::string& end) {
+    std::string all = few;
+    for (size_t i = 0; i < words.size(); ++i) {
+      all += words[i] + ((i + 1) % in_line == 0 ? end : between);
+    }
+    return all;
+  };
+  const std::string shorts = text(50, " ", "\n");
+  const double expected = bytes_per_token(shorts, shorts, folder / "a.model");
+  EXPECT_GT(expected, 3);
+  const auto near = [&](const char* what, const std::string& trained_on) {
+    const double got = bytes_per_token(trained_on, shorts, folder / "b.model");
+    EXPECT_NEAR(got, expected, expected / 10) << what;
+  };
+  near("lines of 90,000 bytes", text(15'000, " ", "\n"));
+  near("one line", text(words.size(), " ", " "));
+  near("with what the library reserves", text(50, " ", "\u2585\n"));
+  // Cut within words, and not within characters.
+  EXPECT_GT(bytes_per_token(text(words.size(), "€", "€"), text(words.size(), "€", "€"),
+                            folder / "c.model"),
+            expected / 2);
+}
+
+TEST(SentencePieces, LongPiecesAreRefused) {
+  const Folder folder;
+  const std::string path = folder / "long.model";
+  const auto model = [&](size_t length) {
+    const auto number = [](size_t n) {
+      std::string bytes;
+      for (; n > 127; n >>= 7) bytes += static_cast<char>((n & 127) | 128);
+      return bytes + static_cast<char>(n);
+    };
+    const auto field = [&](int id, const std::string& text) {
+      return static_cast<char>(id << 3 | 2) + number(text.size()) + text;
+    };
+    const auto piece = [&](const std::string& text, char type) {
+      return field(1, field(1, text) + std::string("\x15\0\0\x80\xBF\x18", 6) + type);
+    };
+    std::string all = piece("<unk>", 2) + piece("<s>", 3) + piece("</s>", 3);
+    for (const char* letter : {"\u2581", "a", "b"}) all += piece(letter, 1);
+    all += piece(std::string(length, 'a'), 1);
+    return all + field(2, "\x18\x01") + field(3, field(1, "identity"));
+  };
+  write_bytes(path, model(4096));
+  EXPECT_GT(open_sentence_pieces(path)->encode("ab").size(), 1u);
+  write_bytes(path, model(4097));
+  std::string said = message_of<IoError>([&] { open_sentence_pieces(path); });
+  EXPECT_TRUE(contains(said, path) && contains(said, "a piece has 4097 bytes")) << said;
+  write_bytes(path, model(200'000));
+  said = message_of<IoError>([&] { open_sentence_pieces(path); });
+  EXPECT_TRUE(contains(said, path)) << said;
+  const std::vector<std::string> symbols = {std::string(200'000, 'a')};
+  message_of<ValueError>([&] { train_sentence_pieces("a b c", {.symbols = symbols}); });
+}
+
 TEST(SentencePieces, Trains) {
   const Folder folder;
   const std::string text = tinyshakespeare().substr(0, 60'000);

@@ -53,15 +53,25 @@ inline void check(bool holds) {
   if (!holds) std::abort();
 }
 
+/// Checks that a message can be shown on a terminal, whatever the file holds that it is about.
+inline void check_message(std::string_view message) {
+  check(message.size() < 20'000);
+  for (const char c : message)
+    check(c == '\n' || c == '\t' || (static_cast<uint8_t>(c) >= 0x20 && c != 0x7F));
+}
+
 /// Says whether f() throws what readers throw for files that are invalid or too large.
 template <class F>
 bool refuses(F&& f) {
   try {
     f();
     return false;
-  } catch (const IoError&) {
-  } catch (const ValueError&) {
-  } catch (const OutOfMemory&) {
+  } catch (const IoError& e) {
+    check_message(e.what());
+  } catch (const ValueError& e) {
+    check_message(e.what());
+  } catch (const OutOfMemory& e) {
+    check_message(e.what());
   }
   return true;
 }

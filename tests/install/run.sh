@@ -45,6 +45,9 @@ says() { grep -qxF "$1" "$folder/log" || { cat "$folder/log"; echo "custom_model
 says 'gradients of decay: right'
 says "$(sed -n 's/^meta: /cpu: /p' "$folder/log")"
 says 'log: forward produced NaN or Inf'
+near=$(sed -n 's/^a, near 0.9 in the channels that the output uses most:.*\[\(.*\)\]$/\1/p' "$folder/log" | tr ',' '\n' |
+  awk '$1 > 0.85 && $1 < 0.95 { ++n } END { print n + 0 }')
+[ "$near" -ge 4 ] || { cat "$folder/log"; echo "custom_model: $near of 8 channels have a near 0.9"; exit 1; }
 says 'difference after loading: f32[8] cpu [0, 0, 0, 0, 0, 0, 0, 0]'
 
 # What the commands of the page left: a run that was resumed, a study and two kinds of pictures.

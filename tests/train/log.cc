@@ -141,7 +141,11 @@ TEST(Log, RedrawsOnATerminal) {
   {
     Log log(folder / "run", {.status = terminal});
     log.show({.step = 1, .steps = 9});
-    log.say("note");
+    log.say("note \x1b[2J");  // what files hold is shown, not obeyed
+    log.say("more");
+    log.show({.step = 2, .steps = 9});  // at once, since nothing is shown
+    log.end_line();
+    log.say("last");
   }
   std::fclose(terminal);
   std::string drawn;  // a terminal delivers its output in chunks
@@ -149,7 +153,9 @@ TEST(Log, RedrawsOnATerminal) {
   for (ssize_t n; (n = read(master.get(), buffer, sizeof buffer)) > 0;) {
     drawn.append(buffer, static_cast<size_t>(n));
   }
-  EXPECT_EQ(drawn, "\rstep 1/9  l\x1b[K\r\x1b[Knote\r\n\rstep 1/9  l\x1b[K\r\n");
+  EXPECT_EQ(drawn,
+            "\rstep 1/9  l\x1b[K\r\x1b[Knote \\x1b[2J\r\nmore\r\n"
+            "\rstep 2/9  l\x1b[K\r\nlast\r\n");
 }
 
 TEST(Log, FiguresSayWhatTheyArePer) {

@@ -1,6 +1,10 @@
 #include "app/commands.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "app/run_folder.h"
 #include "core/error.h"
@@ -50,6 +54,8 @@ const Flag flags[] = {
 
 const Flag beam_flags[] = {
     {"--beams", "search.beams", "texts that beam search follows at a time; 1: greedy"},
+    {"--early-stopping", "search.early_stopping",
+     "when a search ends: false, true or never; docs/options.md"},
     {"--length-penalty", "search.length_penalty", "above 0 favours long texts"},
     {"--length-divisor", "search.divisor", "what the penalty is of: tokens, or wu2016"},
     {"--no-repeat-ngram", "search.no_repeat_ngram",
@@ -61,11 +67,241 @@ struct SearchOptions {
   BeamSearch search;
   void visit(auto& v) {
     v("beams", search.beams)("length_penalty", search.length_penalty)("divisor", search.divisor)(
-        "no_repeat_ngram", search.no_repeat_ngram)("min_count", search.min_count);
+        "no_repeat_ngram", search.no_repeat_ngram)("min_count", search.min_count)(
+        "early_stopping", search.early_stopping);
   }
 };
 
+/// The commands that take the options of a run, as bits.
+enum Command : unsigned {
+  train = 1,
+  eval = 2,
+  generate = 4,
+  draw = 8,
+  plan = 16,  // memory
+  study = 32,
+  summarise = 64,
+  of_runs = eval | generate | draw | summarise,
+  all_commands = 127
+};
+constexpr std::string_view command_names[] = {"train",  "eval",  "generate", "draw",
+                                              "memory", "study", "summarise"};
+
+/// What decides which options are used, besides the command.
+struct Case {
+  unsigned command;
+  const RunConfig& config;
+  DataKind data;
+  Objective objective;
+  bool documents;  ///< the model reads documents of sentences
+  bool run;        ///< of a trained run, or about to be one
+  const Settings& settings;
+
+  bool is(std::initializer_list<DataKind> kinds) const {
+    return std::find(kinds.begin(), kinds.end(), data) != kinds.end();
+  }
+  bool by(std::initializer_list<OptimizerName> names) const {
+    return std::find(names.begin(), names.end(), config.optimizer.name) != names.end();
+  }
+  /// Whether the data are one long text.
+  bool text() const {
+    return is({DataKind::bytes, DataKind::chars, DataKind::words, DataKind::dna, DataKind::fasta,
+               DataKind::wav, DataKind::images, DataKind::pixels});
+  }
+  bool decoder() const { return objective == Objective::next_token && !documents; }
+  bool sequence() const { return objective == Objective::sequence; }
+  bool writes() const { return sequence() && config.gap_sentences == 0; }
+  /// Whether the files of the data set are read.
+  bool reads_data() const {
+    return !is_generated(data) && (command != generate || sequence()) && run;
+  }
+  /// Whether these files, or some of them, are cut into splits.
+  bool has_split() const {
+    const std::vector<DataFile>& files = find_data_set(config.task).files;
+    const bool apart = !files.empty() && std::all_of(files.begin(), files.end(), [](const auto& f) {
+      return f.part >= 0 || f.optional;
+    });
+    return reads_data() && !is({DataKind::choices, DataKind::trivia}) &&
+           (!apart ||
+            is({DataKind::wav, DataKind::documents, DataKind::promoters, DataKind::profiles}));
+  }
+  bool typed(std::string_view key) const { return last_setting(settings, key) != nullptr; }
+};
+
+/// An option, or those whose keys begin with one that ends in a dot: the commands that use it, and
+/// in which cases. What is not in the table is used everywhere.
+struct Use {
+  std::string_view key;
+  unsigned commands;
+  std::string_view of = {};  ///< the cases, for messages
+  bool (*used)(const Case&) = nullptr;
+};
+
+constexpr Use uses[] = {
+    {"task", train | eval | generate | draw | plan | study, "runs",
+     [](const Case& c) { return c.run || c.command == plan; }},
+    {"data", train | eval | generate | draw, "data that are read from files",
+     [](const Case& c) { return c.reads_data(); }},
+    {"data_root", train | eval | generate | draw, "data that are read from files",
+     [](const Case& c) { return c.reads_data(); }},
+    {"split", train | eval | generate | draw, "data whose files are not the splits",
+     [](const Case& c) { return c.has_split(); }},
+    {"tokenizer", train | of_runs, "texts and bases",
+     [](const Case& c) {
+       return c.run && c.is({DataKind::bytes, DataKind::documents, DataKind::choices,
+                             DataKind::trivia, DataKind::promoters, DataKind::profiles});
+     }},
+    {"whole_words", train | eval, "encoders that write masked tokens of a text",
+     [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
+    {"documents", train | eval | generate},
+    {"target_length", train | eval | generate | plan | study, "encoder-decoders",
+     [](const Case& c) { return c.sequence() || (c.command & (plan | study)) == 0; }},
+    {"gap_sentences", train | eval | generate},
+    {"length", ~unsigned{summarise}, "encoder-decoders",
+     [](const Case& c) { return c.command != generate || c.sequence(); }},
+    {"batch", train | eval | generate | plan | study, "encoder-decoders",
+     [](const Case& c) { return c.command != generate || c.sequence(); }},
+    {"accumulate", train | eval | plan | study, "generated tasks",
+     [](const Case& c) { return c.command != eval || is_generated(c.data); }},
+    {"steps", train | eval, "generated tasks",
+     [](const Case& c) { return c.command == train || is_generated(c.data); }},
+    {"seconds", train},
+    {"seed", train | eval | generate | draw | study, "decoders, whose texts it draws",
+     [](const Case& c) { return (c.command != generate || c.decoder()) && c.run; }},
+    {"memory_limit", ~unsigned{plan}, "runs", [](const Case& c) { return c.run; }},
+    {"graph", train | plan | study},
+    {"check_replays", train},
+    {"anomaly", train},
+    {"save_every", train},
+    {"keep", train},
+    {"log_every", train},
+    {"eval_every", train},
+    {"profiles.", train | eval | draw, "promoter and chromatin",
+     [](const Case& c) {
+       return c.run && c.is({DataKind::promoters, DataKind::profiles});
+     }},
+    {"questions.", train | eval | draw, "triviaqa",
+     [](const Case& c) { return c.run && c.is({DataKind::trivia}); }},
+    {"extracts.", train | eval | draw | summarise, "models of documents such as hibert",
+     [](const Case& c) { return c.run && c.documents; }},
+    {"optimizer.lr", train},
+    {"optimizer.beta1", train | plan | study, "adam, adamw and lamb",
+     [](const Case& c) {
+       return c.by({OptimizerName::adam, OptimizerName::adamw, OptimizerName::lamb});
+     }},
+    {"optimizer.beta2", train | plan | study, "adam, adamw and lamb",
+     [](const Case& c) {
+       return c.by({OptimizerName::adam, OptimizerName::adamw, OptimizerName::lamb});
+     }},
+    {"optimizer.eps", train | plan | study, "adam, adamw and lamb",
+     [](const Case& c) {
+       return c.by({OptimizerName::adam, OptimizerName::adamw, OptimizerName::lamb});
+     }},
+    {"optimizer.momentum", train | plan | study, "sgd",
+     [](const Case& c) { return c.by({OptimizerName::sgd}); }},
+    {"optimizer.step_clip", train | plan | study, "adagrad",
+     [](const Case& c) { return c.by({OptimizerName::adagrad}); }},
+    {"optimizer.update_from", train | plan | study, "an optimizer.update_period above 1",
+     [](const Case& c) { return c.config.optimizer.update_period > 1; }},
+    {"optimizer.", train | plan | study},
+    {"schedule.every", train, "the schedule step",
+     [](const Case& c) { return c.config.schedule.name == ScheduleName::step; }},
+    {"schedule.factor", train, "the schedule step",
+     [](const Case& c) { return c.config.schedule.name == ScheduleName::step; }},
+    {"schedule.floor", train, "the schedules cosine and linear",
+     [](const Case& c) {
+       return c.config.schedule.name == ScheduleName::cosine ||
+              c.config.schedule.name == ScheduleName::linear;
+     }},
+    {"schedule.", train},
+    {"start.positions", train, "runs that start with --from",
+     [](const Case& c) { return !c.config.start.from.empty(); }},
+    {"start.", train | draw | plan | study, "new models",
+     [](const Case& c) { return c.command != draw || !c.run; }},
+    {"search.beams", eval | generate, "decoders and for summaries of encoder-decoders",
+     [](const Case& c) { return c.writes() || (c.command == generate && c.decoder()); }},
+    {"search.no_repeat_ngram", eval | generate,
+     "summaries of encoder-decoders, and for decoders with --beams or --temperature 0",
+     [](const Case& c) {
+       return c.writes() || (c.command == generate && c.decoder() &&
+                             (c.typed("search.beams") || c.typed("sample.temperature")));
+     }},
+    {"search.", eval | generate, "summaries of encoder-decoders",
+     [](const Case& c) { return c.writes(); }},
+    {"sample.index", generate, "encoder-decoders", [](const Case& c) { return c.sequence(); }},
+    {"sample.", generate, "decoders", [](const Case& c) { return c.decoder(); }},
+    {"--other-data", train | of_runs, "runs", [](const Case& c) { return c.run; }},
+    {"--stride", eval, "decoders that read one long text",
+     [](const Case& c) { return c.decoder() && c.text(); }},
+    {"--document", generate, "encoder-decoders", [](const Case& c) { return c.sequence(); }},
+    {"--part", eval | generate, "encoder-decoders",
+     [](const Case& c) { return c.command != generate || c.sequence(); }},
+};
+
+/// Returns the row of the table for a key; null if there is none.
+const Use* use_of(std::string_view key) {
+  for (const Use& use : uses) {
+    if (use.key == key || (use.key.ends_with('.') && key.starts_with(use.key))) return &use;
+  }
+  return nullptr;
+}
+
+/// Returns the bit of a command by its name; 0 for others.
+unsigned command_of(std::string_view name) {
+  for (size_t i = 0; i < std::size(command_names); ++i) {
+    if (name == command_names[i]) return 1u << i;
+  }
+  return 0;
+}
+
+/// Calls refuse(setting, row of the table) for each option that was typed and has one.
+void each_typed(const CommandLine& line, auto&& look) {
+  for (const Settings* all : {&line.settings, &line.values}) {
+    for (const Setting& s : *all) {
+      const Use* const use = s.text ? use_of(all == &line.values ? s.origin : s.key) : nullptr;
+      if (use != nullptr) look(s, *use);
+    }
+  }
+}
+
+/// Returns an option as it was typed.
+std::string name_of(const Setting& s) {
+  return s.origin == "--set" ? fmt::format("--set {}", s.key) : s.origin;
+}
+
+/// Throws ValueError if an option was typed that a command uses in no case.
+void require_used_by(std::string_view command, const CommandLine& line) {
+  each_typed(line, [&](const Setting& s, const Use& use) {
+    if ((use.commands & command_of(command)) != 0) return;
+    std::string others;
+    for (const std::string_view name : command_names) {
+      if ((use.commands & command_of(name)) == 0) continue;
+      others += fmt::format("{}{}", others.empty() ? "" : ", ", name);
+    }
+    fail(name_of(s), "{} has no use for it; it is for {}: leave it out", command, others);
+  });
+}
+
 }  // namespace
+
+void require_used(const CommandLine& line, RunConfig& config) {
+  const unsigned command = command_of(line.command);
+  const bool planned =
+      command == plan || (command == draw && last_setting(line.settings, "model.name") != nullptr);
+  const auto model = config.model->build(Init{.meta = true});
+  const Case c{.command = command,
+               .config = config,
+               .data = find_data_set(config.task).kind,
+               .objective = model->objective(),
+               .documents = model->as_document_model() != nullptr,
+               .run = !planned,
+               .settings = line.settings};
+  each_typed(line, [&](const Setting& s, const Use& use) {
+    require(use.used == nullptr || use.used(c), name_of(s),
+            "is for {}, and {} on --task {} has no use for it: leave it out", use.of,
+            config.model_name, config.task);
+  });
+}
 
 std::span<const Flag> run_flags() { return flags; }
 
@@ -84,10 +320,17 @@ CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Fl
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> more,
                               const std::string& about, size_t words) {
   std::vector<Flag> all(more.begin(), more.end());
-  all.insert(all.end(), std::begin(flags), std::end(flags));
+  const std::string_view name = argv[0], command = name.substr(name.rfind(' ') + 1);
+  for (Flag flag : flags) {
+    const Use* const use = use_of(flag.key);
+    flag.hidden = use != nullptr && (use->commands & command_of(command)) == 0;
+    all.push_back(flag);
+  }
   CommandLine line = read_own_flags(argc, argv, all, about);
   require(line.others.size() <= words, argv[0], "\"{}\" belongs to no option; see {} --help",
           line.others.size() > words ? line.others[words] : "", argv[0]);
+  line.command = command;
+  require_used_by(command, line);
   return line;
 }
 
@@ -121,7 +364,16 @@ bool is_on(const CommandLine& line, std::string_view flag) {
   return value != nullptr && *value == "true";
 }
 
-Trained load_run(const CommandLine& line, Reads reads) {
+void require_search(const BeamSearch& search, const TrainingRun& run) {
+  if (run.model->objective() != Objective::sequence || run.config.gap_sentences > 0) return;
+  if (search.beams == 0) return;
+  const int64_t most = target_limit(run);
+  require(search.min_count < most, "--min-tokens",
+          "got {}; texts of {} have at most {} tokens with their end: expected fewer",
+          search.min_count, run.config.model_name, most);
+}
+
+Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "longspan",
           "no run given; expected --out DIR, the folder of a trained run");
@@ -135,7 +387,9 @@ Trained load_run(const CommandLine& line, Reads reads) {
   Settings settings = read_toml(*out + "/config.toml");
   require_same_model(settings, line.settings, *out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
-  TrainingRun run(make_config(settings), *out);
+  RunConfig config = make_config(settings);
+  require_used(typed, config);
+  TrainingRun run(std::move(config), *out);
   const TensorList state = named_state(*run.model);
   Json values;
   checkpoint = read_checkpoint(*out, checkpoint, step != nullptr, [&](const std::string& path) {

@@ -33,18 +33,23 @@ std::span<const Flag> run_flags();
 CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> flags,
                            const std::string& about);
 /// The same with these flags and those of run_flags(). Throws ValueError on unexpected positional
-/// arguments.
+/// arguments, and on an option that the command does not use, whatever the model.
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                               const std::string& about, size_t words = 0);
+
+/// Throws ValueError if an option was typed that this command does not use with this model and
+/// task: it would be ignored. Files (--config, config.toml) may hold such settings.
+void require_used(const CommandLine& line, RunConfig& config);
 
 /// Moves the settings whose keys begin with `prefix` out of the line and returns them without the
 /// prefix.
 Settings taken(CommandLine& line, std::string_view prefix);
 
 /// Flags of beam search, and their parsed values. taken_search() throws ValueError if a number is
-/// out of range.
+/// out of range, and require_search() if the texts of a run with documents are too short for it.
 std::span<const Flag> search_flags();
 BeamSearch taken_search(CommandLine& line);
+void require_search(const BeamSearch& search, const TrainingRun& run);
 
 /// A trained run, ready for evaluation or sampling.
 struct Trained {
@@ -58,10 +63,10 @@ inline const Flag other_data_flag{
     "--other-data", "", "with other data, tokens or splits than the run was trained with", true};
 
 /// Loads the newest checkpoint in the folder of --out, or that of --step, with config.toml modified
-/// by the command line. Throws IoError if there is none or it is damaged, and as compare_inputs()
-/// does if the tokens or data are others than the run was trained with, without --other-data;
-/// with it, prints what differs.
-Trained load_run(const CommandLine& line, Reads reads);
+/// by the command line. `typed` is the whole command line, for require_used(). Throws IoError if
+/// there is none or it is damaged, and as compare_inputs() does if the tokens or data are others
+/// than the run was trained with, without --other-data; with it, prints what differs.
+Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads);
 
 /// Whether a switch without a key was given.
 bool is_on(const CommandLine& line, std::string_view flag);

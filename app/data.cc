@@ -241,6 +241,16 @@ int describe_data(const DataSet& set, const Options& o, bool statistics) {
   return good && corpus.warnings.empty() ? 0 : 1;
 }
 
+/// Throws ValueError if one of these options was typed, which a command does not use.
+void require_no_typed(const CommandLine& line, std::initializer_list<const char*> keys,
+                      const std::string& command) {
+  for (const char* const key : keys) {
+    const Setting* const s = last_setting(line.settings, key);
+    require(s == nullptr || !s->text, s != nullptr ? s->origin : "",
+            "{} has no use for it: leave it out", command);
+  }
+}
+
 }  // namespace
 
 int data_command(int argc, const char* const* argv) {
@@ -261,12 +271,22 @@ int data_command(int argc, const char* const* argv) {
     fail("data", "there is no data {}; {}expected list, check or stats", command,
          near.empty() ? "" : fmt::format("did you mean {}? ", near));
   }
-  if (command == "list") return list();
+  if (command == "list") {
+    require(line.others.size() <= 1, "data", "\"{}\" belongs to nothing",
+            line.others.size() > 1 ? line.others[1] : "");
+    require_no_typed(line, {"data", "data_root", "split", "tokenizer"}, "data list");
+    return list();
+  }
   require(line.others.size() <= 2, "data", "\"{}\" belongs to nothing",
           line.others.size() > 2 ? line.others[2] : "");
   Options o;
   set_fields(o, line.settings);
   const DataSet& set = find_data_set(line.others.size() > 1 ? line.others[1] : "bytes");
+  const std::string what = fmt::format("data {} {}", command, set.id);
+  const bool questions = set.kind == DataKind::choices || set.kind == DataKind::trivia;
+  if (is_generated(set.kind)) require_no_typed(line, {"data", "data_root", "split"}, what);
+  if (questions) require_no_typed(line, {"split"}, what);
+  if (set.kind != DataKind::bytes) require_no_typed(line, {"tokenizer"}, what);
   return describe_data(set, o, command == "stats");
 }
 

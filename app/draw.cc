@@ -97,6 +97,11 @@ void draw_checkpoint(const TrainingRun& run) {
   draw_living(run);
 }
 
+void require_layer(int64_t layer, const RunConfig& config, const LanguageModel& model) {
+  require(layer >= -1 && layer < model.layers(), "--layer", "got {}; {} has layers 0 to {}", layer,
+          config.model_name, model.layers() - 1);
+}
+
 }  // namespace
 
 int draw_command(int argc, const char* const* argv) {
@@ -120,17 +125,19 @@ int draw_command(int argc, const char* const* argv) {
   std::unique_ptr<LanguageModel> model;
   if (last_setting(line.settings, "model.name") != nullptr) {
     config = make_config(line.settings);
+    require_used(line, config);
+    set_process(config);
     say_positions(config);
     model = config.model->build(Init{.meta = true});  // no outline needs values without a run
   } else {
-    Trained trained = load_run(line, Reads::data);
+    Trained trained = load_run(line, line, Reads::data);
+    require_layer(o.layer, trained.run.config, *trained.run.model);
     draw_checkpoint(trained.run);
     config = std::move(trained.run.config);
     model = std::move(trained.run.model);  // learned spans are in its parameters
   }
   require_length(config, *model);
-  require(o.layer >= -1 && o.layer < model->layers(), "--layer", "got {}; {} has layers 0 to {}",
-          o.layer, config.model_name, model->layers() - 1);
+  require_layer(o.layer, config, *model);
   const int64_t first = o.layer >= 0 ? o.layer : 0;
   const int64_t last = o.layer >= 0 ? o.layer + 1 : model->layers();
 

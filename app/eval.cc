@@ -58,20 +58,29 @@ struct Windows {
   void visit(auto& v) { v("stride", stride); }
 };
 
+/// Returns the number of --stride; 0 if it is not given.
+int64_t stride_of(const CommandLine& line) {
+  const std::string* const given = line.value("--stride");
+  if (given == nullptr) return 0;
+  Windows windows;
+  const Settings settings{{"stride", Json(*given), "--stride", true}};
+  set_fields(windows, settings);
+  require(windows.stride >= 1, "--stride", "stride is {}: expected 1 to length", windows.stride);
+  return windows.stride;
+}
+
 /// Scores a split again with sliding windows, for --stride.
 void score_windows(const TrainingRun& run, const TaskData& task_data, const std::string& part,
-                   const std::string& stride, Members& figures) {
-  Windows windows;
-  set_fields(windows, {{"stride", Json(stride), "--stride", true}});
-  const std::optional<double> bits = task_data.sliding_bits(part, windows.stride);
+                   int64_t stride, Members& figures) {
+  const std::optional<double> bits = task_data.sliding_bits(part, stride);
   require<NotImplemented>(bits.has_value(), "--stride",
                           "windows move over one long text, and {} on --task {} has none; leave it "
                           "out",
                           run.config.model_name, run.config.task);
   std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
-               static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
-               *bits, task_data.unit().c_str());
-  set(figures, "stride", windows.stride);
+               static_cast<long long>(run.config.length), static_cast<long long>(stride), *bits,
+               task_data.unit().c_str());
+  set(figures, "stride", stride);
   set(figures, key_of(part, "sliding_bpb"), *bits);
 }
 
@@ -109,12 +118,18 @@ int eval_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once; "
       "summaries by ROUGE too.");
+  const CommandLine typed = line;
   const Json overrides = overrides_of(line);
   const BeamSearch search = taken_search(line);
-  Trained trained = load_run(line, Reads::data);
-  const TrainingRun& run = trained.run;
-  const std::unique_ptr<TaskData> task_data = open_task_data(run);
+  const int64_t stride = stride_of(line);
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
+  part_index(part);  // throws on another name
+  Trained trained = load_run(line, typed, Reads::data);
+  const TrainingRun& run = trained.run;
+  require(stride <= run.config.length, "--stride", "stride is {}: expected 1 to length, {}", stride,
+          run.config.length);
+  require_search(search, run);
+  const std::unique_ptr<TaskData> task_data = open_task_data(run);
   const int64_t size = task_data->size(part);
   require(size > 0, "--part", "the {} part of {} is empty{}", part, data_name(run.config),
           why_empty(run.config, *task_data));
@@ -139,9 +154,7 @@ int eval_command(int argc, const char* const* argv) {
     set(figures, "other_data", Json::Array(trained.remarks.begin(), trained.remarks.end()));
   }
   set(figures, key_of(part, "bpb"), bits);
-  if (const std::string* stride = line.value("--stride")) {
-    score_windows(run, *task_data, part, *stride, figures);
-  }
+  if (stride > 0) score_windows(run, *task_data, part, stride, figures);
   for (const TaskData::Report& r : {report, task_data->written(part, search)}) {
     for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);

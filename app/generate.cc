@@ -1,11 +1,14 @@
 #include "models/generate.h"
 
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "app/commands.h"
 #include "core/error.h"
 #include "data/io/files.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -50,14 +53,18 @@ std::string read_text(const std::string& path) {
 }
 
 /// Prints a summary, one sentence per line, of a file or of an article of the data.
-void summarise(const Trained& trained, const CommandLine& line, const Options& o,
-               const BeamSearch& search) {
-  const PairData task_data(trained.run);
+void write_summary(const Trained& trained, const CommandLine& line, const Options& o,
+                   const BeamSearch& search) {
   const std::string* file = line.value("--document");
   const std::string* part = line.value("--part");
   require(file != nullptr || o.index >= 0, "generate",
           "{} writes after reading: expected --document FILE, or --index N of --part",
           trained.run.config.model_name);
+  require(file == nullptr || (o.index < 0 && part == nullptr), "--document",
+          "is one way to name a text, and {} another; expected one of them",
+          part != nullptr ? "--part" : "--index");
+  require_search(search, trained.run);
+  const PairData task_data(trained.run);
   std::string text;
   if (file != nullptr) {
     text = read_text(*file);
@@ -71,8 +78,8 @@ void summarise(const Trained& trained, const CommandLine& line, const Options& o
   for (const std::string& sentence : written[0]) std::puts(sentence.c_str());
 }
 
-/// Prints a prompt and its sampled continuation.
-void go_on(const Trained& trained, const Options& o) {
+/// Prints a prompt and its continuation: sampled, or the best that a beam search finds.
+void go_on(const Trained& trained, const Options& o, const std::optional<BeamSearch>& search) {
   const LanguageModel& model = *trained.run.model;
   const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(trained.run.config);
   const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
@@ -85,6 +92,14 @@ void go_on(const Trained& trained, const Options& o) {
   for (const int32_t id : prompt) print(id);
   const Tensor start =
       Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, trained.run.device);
+  if (search && o.tokens > 0) {
+    const Beams found = beam_search(model, start, model.start_decoding(1), o.tokens, *search);
+    for (const int64_t id : contiguous(select(found.tokens, 1, 0)).to_vector<int64_t>()) {
+      print(static_cast<int32_t>(id));
+    }
+    std::fputc('\n', stdout);
+    return;
+  }
   const Sampling sampling{o.temperature, o.top_k, o.top_p};
   generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
            [&](const Tensor& token) {
@@ -92,6 +107,27 @@ void go_on(const Trained& trained, const Options& o) {
              std::fflush(stdout);
            });
   std::fputc('\n', stdout);
+}
+
+/// Returns how a decoder searches: with --beams, or where --temperature 0 and --no-repeat-ngram ask
+/// for the most likely text without repeats. Nothing if it samples. Throws ValueError if the
+/// options ask for both.
+std::optional<BeamSearch> search_of_decoder(const CommandLine& typed, const Options& o,
+                                            BeamSearch search) {
+  const auto given = [&](std::string_view key) { return last_setting(typed.settings, key); };
+  const bool beams = given("search.beams") != nullptr;
+  if (!beams && given("search.no_repeat_ngram") == nullptr) return std::nullopt;
+  for (const char* const key : {"sample.top_k", "sample.top_p", "seed", "sample.temperature"}) {
+    const Setting* const s = given(key);
+    const bool greedy = s != nullptr && s->key == "sample.temperature" && o.temperature == 0;
+    require(s == nullptr || !s->text || greedy, s != nullptr ? s->origin : "",
+            "a search for the most likely text draws nothing; leave it out, or {}",
+            beams ? "--beams" : "--no-repeat-ngram");
+  }
+  if (!beams) search.beams = 1;
+  require(search.beams >= 1, "--beams", "got {}; expected 1 or more", search.beams);
+  search.end = -1;
+  return search;
 }
 
 }  // namespace
@@ -114,6 +150,7 @@ int generate_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan generate --out DIR: text from a trained model, token by token; from an "
       "encoder-decoder the summary of a document.");
+  const CommandLine typed = line;
   // Sampling settings are not part of the run; --seed sets the seed of sampling.
   Settings sample_settings = taken(line, "sample.");
   for (const Setting& s : line.settings) {
@@ -131,17 +168,20 @@ int generate_command(int argc, const char* const* argv) {
                           {"index", -1, many}};
   check_ranges(to_json(o), ranges);
   require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
+  require(o.top_p > 0, "--top-p", "got {}; expected above 0, to 1", o.top_p);
+  if (const std::string* part = line.value("--part")) part_index(*part);
 
   // An article of the data is one of what the run was trained with; given text needs the tokens.
-  const Trained trained = load_run(line, o.index >= 0 ? Reads::data : Reads::tokens);
+  const Trained trained = load_run(line, typed, o.index >= 0 ? Reads::data : Reads::tokens);
   const Objective objective = trained.run.model->objective();
   require<NotImplemented>(objective != Objective::masked_token, "generate",
                           "{} predicts hidden bytes, not the next one; expected a decoder",
                           trained.run.config.model_name);
   if (objective == Objective::sequence) {
-    summarise(trained, line, o, search);
+    require(search.beams >= 1, "--beams", "got {}; expected 1 or more", search.beams);
+    write_summary(trained, line, o, search);
   } else {
-    go_on(trained, o);
+    go_on(trained, o, search_of_decoder(typed, o, search));
   }
   return 0;
 }

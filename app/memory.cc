@@ -198,7 +198,9 @@ int memory_command(int argc, const char* const* argv) {
   Options o;
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;
+  require(!o.json || !o.terms, "--terms", "prints a table, and --json lines; expected one of them");
   RunConfig config = make_config(line.settings);
+  require_used(line, config);
   set_process(config);  // affects workspace
   say_positions(config);
   const StepPlanner planner(config);

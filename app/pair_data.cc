@@ -14,15 +14,6 @@ namespace {
 constexpr const char* parts[] = {"train", "valid", "test"};
 constexpr int64_t default_target = 512;
 
-SequenceLimits limits_of(const TrainingRun& run) {
-  const int64_t longest = run.model->max_length();
-  const int64_t wanted = run.config.target_length;
-  require(wanted <= longest, "target_length",
-          "got {}; {} writes at most {} tokens: choose fewer or a larger table of positions",
-          wanted, run.config.model_name, longest);
-  return {run.config.length, wanted > 0 ? wanted : std::min(default_target, longest)};
-}
-
 /// Returns the bytes of target text per target token, if there are any.
 LossUnit unit_of(const std::vector<SequencePair>& pairs) {
   double bytes = 0, tokens = 0;
@@ -43,6 +34,15 @@ SequenceBatch some_of(const std::vector<SequencePair>& pairs, size_t from, size_
 
 }  // namespace
 
+int64_t target_limit(const TrainingRun& run) {
+  const int64_t longest = run.model->max_length();
+  const int64_t wanted = run.config.target_length;
+  require(wanted <= longest, "target_length",
+          "got {}; {} writes at most {} tokens: choose fewer or a larger table of positions",
+          wanted, run.config.model_name, longest);
+  return wanted > 0 ? wanted : std::min(default_target, longest);
+}
+
 size_t part_index(const std::string& part) {
   for (size_t i = 0; i < 3; ++i) {
     if (part == parts[i]) return i;
@@ -54,7 +54,7 @@ PairData::PairData(const TrainingRun& run)
     : run_(run),
       tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)),
       ids_(*tokenizer_),
-      limits_(limits_of(run)) {
+      limits_{run.config.length, target_limit(run)} {
   const RunConfig& c = run.config;
   const DataSet& set = find_data_set(c.task);
   for (int part = 0; part < 3; ++part) {

@@ -124,6 +124,8 @@ int models_command(int argc, const char* const* argv) {
   const CommandLine line = read_own_flags(
       argc, argv, {},
       "longspan models [NAME]: every model and preset, or the configuration of one.");
+  require(line.settings.empty(), "models", "takes no settings, and got {}; leave it out",
+          line.settings.empty() ? "" : line.settings[0].origin);
   require(line.others.size() <= 1, "models", "\"{}\" belongs to nothing; give one name",
           line.others.size() > 1 ? line.others[1] : "");
   if (line.others.size() == 1) {

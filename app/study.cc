@@ -230,6 +230,7 @@ int study_command(int argc, const char* const* argv) {
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
   require_empty_folder(*out, "study");  // checked before the long computation
   RunConfig config = make_config(line.settings);
+  require_used(line, config);
   set_process(config);
   say_positions(config);
   const Device device = parse_device(config.device);

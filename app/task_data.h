@@ -155,6 +155,9 @@ class TextData final : public TaskData {
   std::unique_ptr<TextStreams> streams_;     // else this
 };
 
+/// Returns the most tokens, with the end, that an encoder-decoder of a run writes.
+int64_t target_limit(const TrainingRun& run);
+
 /// ROUGE of the summaries of a split, and of the first sentences of its articles.
 struct SummaryScores {
   RougeScores summaries, lead3, lead10;

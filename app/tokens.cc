@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -129,6 +130,16 @@ int tokens_command(int argc, const char* const* argv) {
   const std::string command = line.others.empty() ? "" : line.others[0];
   require(command == "train" || command == "encode" || command == "decode", "tokens",
           "got \"{}\"; expected train, encode or decode", command);
+  for (const Settings* all : {&line.settings, &line.values}) {
+    for (const Setting& s : *all) {  // the help says what an option is for
+      const auto flag = std::find_if(std::begin(own), std::end(own), [&](const Flag& f) {
+        return all == &line.values ? f.name == s.origin : f.key == s.key;
+      });
+      if (flag == std::end(own) || !s.text) continue;
+      const std::string of = flag->help.substr(0, flag->help.find(':'));
+      require(of.find(command) != std::string::npos, s.origin, "is for {}: leave it out", of);
+    }
+  }
   require(command == "decode" || line.others.size() == 1, "tokens", "\"{}\" belongs to nothing",
           line.others.back());
   if (command == "train") {

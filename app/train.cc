@@ -82,6 +82,7 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
       "the policy it has",
       beginning.out);
   TrainingPlan plan{make_config(settings), planned_seconds};
+  require_used(line, plan.config);
   to_toml(to_json(plan.config));  // says now what cannot be written to config.toml
   set_process(plan.config);       // what a step needs depends on it
   plan.remark = choose_policy(line, settings, automatic, plan.config);

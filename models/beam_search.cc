@@ -125,9 +125,13 @@ class Sample {
 
   bool nothing_better() const {
     if (static_cast<int64_t>(ended_.size()) < search_.beams) return false;
-    if (search_.stop_early || search_.beams == 1) return true;
+    if (search_.early_stopping == EarlyStopping::true_ || search_.beams == 1) return true;
     const Hypothesis& first = running_.front();
-    return scored(first.score, first.tokens.size()) <= ended_.back().score;
+    // Log-likelihoods fall with each token; above a penalty of 0, a longer text is divided by more.
+    const bool longest =
+        search_.early_stopping == EarlyStopping::never && search_.length_penalty > 0;
+    const size_t at = longest ? static_cast<size_t>(count_) : first.tokens.size();
+    return scored(first.score, at) <= ended_.back().score;
   }
 
   const BeamSearch& search_;

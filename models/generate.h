@@ -43,6 +43,15 @@ enum class LengthDivisor : uint8_t { tokens, wu2016 };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<LengthDivisor>{"tokens", "wu2016"};
 
+/// When a beam search is done before `count` tokens: when `beams` have ended and the most likely
+/// unended one, at its current length, scores no higher than the worst of them (false_); as soon as
+/// `beams` have ended (true_); or when no unended one can come to score higher at any length
+/// (never), which finds more. Named as in transformers.
+enum class EarlyStopping : uint8_t { false_, true_, never };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<EarlyStopping>{"false", "true",
+                                                                            "never"};
+
 /// Options of beam_search.
 struct BeamSearch {
   int64_t beams = 4;            ///< continuations kept at every step; 1: greedy
@@ -50,7 +59,7 @@ struct BeamSearch {
   int64_t no_repeat_ngram = 0;  ///< n: no n-gram occurs twice, prompt included; 0: no limit
   int64_t min_count = 0;        ///< the end token is not allowed before this many other tokens
   int64_t end = -1;             ///< the token that ends a continuation; -1: there is none
-  bool stop_early = false;  ///< stop once `beams` have ended, even if others may yet score better
+  EarlyStopping early_stopping = EarlyStopping::false_;
   LengthDivisor divisor = LengthDivisor::tokens;
 };
 
@@ -64,10 +73,8 @@ struct Beams {
 /// Beam search: each step keeps the `beams` most likely one-token continuations of all beams. An
 /// ended one among the first `beams` candidates is removed and its score recorded; the next
 /// candidate that has not ended takes its slot. A sample is done after
-/// `count` tokens, or when `beams` have ended and the most likely unended one, at its current
-/// length, scores no higher than the worst of them. With stop_early or one beam it is done as soon
-/// as `beams` have ended. Ties are broken by beam, then by token. A row does not depend on the rest
-/// of the batch.
+/// `count` tokens, or as early_stopping says; one beam is done as soon as it has ended. Ties are
+/// broken by beam, then by token. A row does not depend on the rest of the batch.
 ///   prompt   [B, n], n >= 1, integers; for an encoder-decoder the decoder's first tokens
 ///   state    of model.start_decoding for B rows, with nothing decoded yet
 ///   throws   ValueError on beams, no_repeat_ngram, count, end or min_count out of range, on a

@@ -155,7 +155,7 @@ void check_ranges(const Json& values, const std::string& prefix, std::span<const
                                        : fmt::format("{} to {}", range.low, range.high);
       const Setting* const from = last_setting(settings, key);
       fail("config", "{} is {}{}: expected {}", key, to_string(member.value),
-           from == nullptr ? "" : fmt::format(" ({})", from->origin), expected);
+           from == nullptr || from->text ? "" : fmt::format(" ({})", from->origin), expected);
     }
   }
 }

@@ -44,6 +44,7 @@ struct Flag {
                            ///< CommandLine::value()
   std::string help;        ///< one line
   bool is_switch = false;  ///< takes no value; "--resume" means true, "--resume=false" false
+  bool hidden = false;     ///< not in the text of --help
 };
 
 /// A parsed command line. "--config FILE", "--set KEY=VALUE" and "--help" are always accepted.
@@ -52,6 +53,7 @@ struct CommandLine {
   std::vector<Setting> values;      ///< flags without a key, by name
   std::vector<std::string> others;  ///< arguments that belong to no flag
   std::string help;                 ///< the text to print if --help was given, else empty
+  std::string command = {};         ///< set by programs that have several
 
   /// Returns the last value of a flag without a key, or null.
   const std::string* value(std::string_view flag) const;
@@ -155,7 +157,7 @@ Json to_json(Config& config) {
 std::string to_toml(const Json& values);
 
 /// Throws ValueError that names key, given and expected value if a number is outside its range, and
-/// where it is from if one of `settings` has set it.
+/// the file if one of `settings` has set it.
 void check_ranges(const Json& values, std::span<const Range> ranges, const Settings& settings = {});
 
 /// Returns a flag "--KEY" for every field of a configuration.

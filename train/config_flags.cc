@@ -58,10 +58,11 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
   std::vector<std::string> names{"--config", "--set", "--help"};
   std::vector<std::string> switched;
   for (const Flag& flag : flags) {
-    const CLI::Option* option = flag.is_switch
-                                    ? app.add_flag(both_spellings(flag.name), switched, flag.help)
-                                          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-                                    : add(both_spellings(flag.name), flag.help);
+    CLI::Option* option = flag.is_switch
+                              ? app.add_flag(both_spellings(flag.name), switched, flag.help)
+                                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                              : add(both_spellings(flag.name), flag.help);
+    if (flag.hidden) option->group("");
     flag_of[option] = &flag;
     names.push_back(flag.name);
   }

@@ -44,7 +44,7 @@ int summarise_command(int argc, const char* const* argv) {
   require(!line.others.empty(), "summarise",
           "got no text; expected files, or - for standard input");
   const bool with_scores = line.value("--scores") != nullptr;
-  const Trained trained = load_run(line, Reads::tokens);
+  const Trained trained = load_run(line, line, Reads::tokens);
   const TrainingRun& run = trained.run;
   const DocumentModel* model = run.model->as_document_model();
   require<NotImplemented>(model != nullptr && model->labels() == 2, "summarise",

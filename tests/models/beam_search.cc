@@ -7,6 +7,7 @@
 #include <map>
 
 #include "autograd/mode.h"
+#include "models/all/registry.h"
 #include "models/generate.h"
 #include "models/longformer/longformer_lm.h"
 #include "models/sparse_transformer/sparse_transformer.h"
@@ -194,6 +195,43 @@ TEST(BeamSearch, MemoriesOfSparseModelsFollowTheirBeams) {
   }
 }
 
+// So does that of every decoder: the score of a text is that of decoding it alone.
+TEST(BeamSearch, EveryDecoderFollowsItsBeams) {
+  const NoGrad off;
+  int decoders = 0;
+  for (const ModelEntry& entry : models()) {
+    const bool tiny = std::any_of(entry.presets.begin(), entry.presets.end(),
+                                  [](const Preset& p) { return p.name == "tiny"; });
+    const auto model =
+        entry.make(tiny ? "tiny" : "small")->build({.gen = Generator{7}, .dtype = DType::f64});
+    if (model->objective() != Objective::next_token) continue;
+    SCOPED_TRACE(entry.name);
+    ++decoders;
+    randomise(*model, 0.4, 21);
+    constexpr int64_t count = 6;
+    const Tensor prompt = some_tokens(1, 3, std::min<int64_t>(model->vocab(), 50));
+    const Beams found = beam_search(*model, prompt, model->start_decoding(1), count,
+                                    {.beams = 3, .length_penalty = 0});
+    for (int64_t i = 0; i < 3; ++i) {
+      const std::vector<int64_t> y = sequence(found, 0, i);
+      ASSERT_EQ(y.size(), static_cast<size_t>(count));
+      const auto state = model->start_decoding(1);
+      Tensor fresh = cast(prompt, DType::i64);
+      double expected = 0;
+      for (const int64_t token : y) {
+        const auto row = cast(model->decode(fresh, *state), DType::f64).to_vector<double>();
+        const double largest = *std::max_element(row.begin(), row.end());
+        double sum = 0;
+        for (const double z : row) sum += std::exp(z - largest);
+        expected += row[static_cast<size_t>(token)] - largest - std::log(sum);
+        fresh = Tensor::from(std::vector<int64_t>{token}, {1, 1});
+      }
+      EXPECT_NEAR(found.scores.to_vector<double>()[static_cast<size_t>(i)], expected, 1e-9);
+    }
+  }
+  EXPECT_GT(decoders, 9);
+}
+
 TEST(BeamSearch, RepeatsNoNgramAndKeepsTheLeastCount) {
   const Transformer model = tiny(Wiring::decoder);
   const Tensor prompt = Tensor::from(std::vector<int64_t>{1, 3, 1}, {1, 3});
@@ -214,6 +252,31 @@ TEST(BeamSearch, RepeatsNoNgramAndKeepsTheLeastCount) {
       }
     }
   }
+}
+
+// A search that ends only when no beam can come to score better finds texts that score no worse,
+// and some that the usual rule misses; one that ends at the first chance finds none that are
+// better.
+TEST(BeamSearch, LaterEndsFindBetterTexts) {
+  const NoGrad off;
+  int better = 0, worse = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Transformer model = tiny(Wiring::decoder);
+    randomise(model, 0.6, seed);
+    const Tensor prompt = some_tokens(1, 2, kVocab);
+    const auto best = [&](EarlyStopping rule) {
+      const BeamSearch search{.beams = 2, .length_penalty = 2, .end = 1, .early_stopping = rule};
+      const Beams found = beam_search(model, prompt, model.start_decoding(1), 9, search);
+      return found.scores.to_vector<double>()[0];
+    };
+    const double usual = best(EarlyStopping::false_);
+    EXPECT_GE(best(EarlyStopping::never), usual) << seed;
+    EXPECT_LE(best(EarlyStopping::true_), usual) << seed;
+    better += best(EarlyStopping::never) > usual ? 1 : 0;
+    worse += best(EarlyStopping::true_) < usual ? 1 : 0;
+  }
+  EXPECT_GT(better, 0);
+  EXPECT_GT(worse, 0);
 }
 
 TEST(BeamSearch, ASampleDoesNotDependOnTheOthers) {
@@ -290,12 +353,13 @@ TEST(BeamSearch, FindsWhatTransformersFinds) {
   for (; golden["search." + std::to_string(searches) + ".tokens"]; ++searches) {
     const std::string name = "search." + std::to_string(searches) + ".";
     const auto o = golden[name + "options"].to_vector<int64_t>();
-    const BeamSearch search{.beams = o[0],
-                            .length_penalty = golden[name + "length_penalty"].item(),
-                            .no_repeat_ngram = o[1],
-                            .min_count = o[2],
-                            .end = 2,
-                            .stop_early = o[3] != 0};
+    const BeamSearch search{
+        .beams = o[0],
+        .length_penalty = golden[name + "length_penalty"].item(),
+        .no_repeat_ngram = o[1],
+        .min_count = o[2],
+        .end = 2,
+        .early_stopping = o[3] != 0 ? EarlyStopping::true_ : EarlyStopping::false_};
     const Beams found = beam_search(
         model, start, model.start_decoding(golden["input.source"], golden["input.lengths"]), o[4],
         search);

@@ -384,8 +384,8 @@ struct Drawn {
       options.insert(options.end(), {"--set", key + "=" + one(key.c_str(), of)});
     };
     set("optimizer.name", {"adam", "adamw", "adafactor", "adagrad", "sgd", "lamb"});
+    if (options.back() == "optimizer.name=sgd") set("optimizer.momentum", {"0", "0.9"});
     set("optimizer.clip", {"0", "0.25"});
-    set("optimizer.momentum", {"0", "0.9"});
     set("optimizer.loss_scale", {"0", "0", "4"});
     set("accumulate", {"1", "2", "3"});
     set("model.dropout", {"0", "0.1"});

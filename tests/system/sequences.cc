@@ -189,7 +189,7 @@ TEST_F(Sequences, SayWhatIsWrong) {
   refused({"generate", "--out", out, "--index", "2"}, "--index: got 2; expected 0 to 1");
   refused({"eval", "--out", out, "--beams", "-1"}, "beams is -1: expected 0 to");
   refused({"eval", "--out", out, "--stride", "4"},
-          "--stride: windows move over one long text, and led on");
+          "--stride: is for decoders that read one long text, and led on");
   refused({"eval", "--out", out, "--part", "all"}, "expected train, valid or test");
 }
 

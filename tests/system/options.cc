@@ -55,7 +55,7 @@ const std::vector<Row>& table() {
       {"--task", "TASK", "desh", "ds", "des", ""},
       {"--data", "DATA", "desh", "s", "des", ""},
       {"--data-root", "ROOT", "desh", "s", "des", ""},
-      {"--split", "80/10/10", "desh", "s", "des", ""},
+      {"--split", "90/5/5", "desh", "s", "des", ""},
       {"--tokenizer", "bytes", "desh", "ds", "des", "h"},
       {"--length", "16", "desh", "s", "des", ""},
       {"--target-length", "9", "s", "s", "", ""},
@@ -333,9 +333,6 @@ TEST_F(Options, BeamsAndRepeatsOfDecoders) {
       EXPECT_TRUE(pairs.insert(free.substr(i, 2)).second) << free;
     }
   }
-  // Positions of the model limit a search, which says so before it begins.
-  const Outcome o = run({"generate", "--out", folder('d'), "--beams", "2", "--tokens", "100000"});
-  EXPECT_TRUE(o.code == 0 || o.err.find("that the model can read") != std::string::npos) << o.err;
 }
 
 }  // namespace

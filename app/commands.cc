@@ -384,7 +384,7 @@ Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads)
   require<IoError>(!checkpoint.empty(), "longspan",
                    "{} holds no checkpoint; train into it first: longspan train --out {}", *out,
                    *out);
-  Settings settings = read_toml(*out + "/config.toml");
+  Settings settings = settings_of_run(*out);
   require_same_model(settings, line.settings, *out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   RunConfig config = make_config(settings);

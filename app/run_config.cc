@@ -95,9 +95,14 @@ void require_axes(RunConfig& c, const Settings& settings) {
 }  // namespace
 
 void RunConfig::follow_length() {
-  if (free_positions.empty()) return;
-  set_fields(*model, free_positions);
-  model->extend_positions(length);
+  if (!free_positions.empty()) {
+    set_fields(*model, free_positions);
+    model->extend_positions(length);
+  }
+  if (open_field) {
+    set_fields(*model, {*open_field});
+    model->settle_length(length);
+  }
 }
 
 std::string RunConfig::remark_on_positions() {
@@ -110,7 +115,28 @@ std::string RunConfig::remark_on_positions() {
   return {};
 }
 
+std::string RunConfig::remark_on_length() {
+  if (!open_field) return {};
+  const Json now = to_json(*model)[open_field->key];
+  if (now == open_field->value) return {};
+  return fmt::format("model.{} = {}: for sequences of --length {}, and kept where it reads others",
+                     open_field->key, to_string(now), length);
+}
+
 namespace {
+
+/// Returns RunConfig::open_field. An empty list leaves the field open.
+std::optional<Setting> open_field_of(RunConfig& c, const Settings& settings) {
+  const Json before = to_json(*c.model);
+  const std::string field(c.model->settle_length(c.length));
+  if (field.empty()) return {};
+  const Json& value = before[field];
+  const Setting open{field, value, "the model"};
+  const bool set = last_setting(settings, "model." + field) != nullptr;
+  if (!set || value == Json(Json::Array{})) return open;
+  set_fields(*c.model, {open});
+  return {};
+}
 
 /// Sets what the model's preset says about training.
 void set_defaults(RunConfig& c) {
@@ -270,7 +296,18 @@ RunConfig make_config(const Settings& settings) {
   c.free_positions = free_positions_of(c, settings);
   if (!c.free_positions.empty()) require_axes(c, settings);
   c.follow_length();
+  c.open_field = open_field_of(c, settings);
   return c;
+}
+
+Settings settings_of_run(const std::string& out) {
+  Settings settings = read_toml(out + "/config.toml");
+  const RunConfig c = make_config(settings);
+  if (c.open_field) {
+    const std::string& field = c.open_field->key;
+    settings.push_back({"model." + field, to_json(*c.model)[field], c.open_field->origin});
+  }
+  return settings;
 }
 
 void set_process(const RunConfig& c) {

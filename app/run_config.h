@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -138,23 +139,31 @@ struct RunConfig {
   /// The preset's position fields, if the user has not set the number of positions: follow_length()
   /// then adapts them. Else empty.
   Settings free_positions = {};
+  /// The field, if the user has not set it, that follow_length() sets by
+  /// ModelSpec::settle_length(), with its value before.
+  std::optional<Setting> open_field = {};
 
   void visit(Fields& v);
   /// Sets `task` and makes `generated` accordingly.
   void set_task(const std::string& id);
-  /// Gives the model at least `length` positions, unless the user has set their number. Throws
-  /// ValueError if the user has to choose the axes of a grid.
+  /// Gives the model at least `length` positions, unless the user has set their number, and what it
+  /// derives from that length. Throws ValueError if the user has to choose the axes of a grid.
   void follow_length();
   /// Whether evaluation reads no more rows at a time than a step, so that it fits where steps do:
   /// memory_limit is set, or --budget was given.
   bool sparing_evaluation() const { return sparing || memory_limit.bytes > 0; }
-  /// Returns a line about the changes of follow_length(); empty if there are none.
+  /// Return a line about the changes of follow_length(); empty if there are none.
   std::string remark_on_positions();
+  std::string remark_on_length();
 };
 
 /// Applies the settings to the defaults of the model that they name. Throws ValueError on an
 /// unknown key or model, a wrong type, or a number outside its range.
 RunConfig make_config(const Settings& settings);
+
+/// Reads the settings of a run from its config.toml, with what its model derives from the length
+/// that it was trained with: earlier versions left that open. Throws IoError, ValueError.
+Settings settings_of_run(const std::string& out);
 
 /// Applies the thread count and the matmul settings of a configuration to the process.
 void set_process(const RunConfig& config);

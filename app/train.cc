@@ -70,7 +70,7 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
   Settings settings;
   const std::string config_path = beginning.out + "/config.toml";
   if (beginning.resume && kind_of_path(config_path, "train") != PathKind::nothing) {
-    settings = read_toml(config_path);
+    settings = settings_of_run(beginning.out);
   }
   const double planned_seconds = number_of(settings, "seconds");
   require_same_model(settings, line.settings, beginning.out);

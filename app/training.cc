@@ -316,6 +316,7 @@ void Training::say_beginning() {
     say(fmt::format("starting from step {} of {}", p_.started->step, c_.start.from));
   }
   say(p_.run.config.remark_on_positions());
+  say(p_.run.config.remark_on_length());
   if (p_.unit.per_target != 1) {
     say(fmt::format("a token stands for {:.3f} {}s; losses are nats per token", p_.unit.per_target,
                     p_.unit.name));

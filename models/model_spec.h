@@ -30,6 +30,10 @@ class ModelSpec {
   /// to change. Throws ValueError when the axes of a grid would have to be chosen; the message
   /// suggests some.
   virtual std::string_view extend_positions(int64_t length) = 0;
+  /// Sets what the model would derive from the length of each sequence, to what it is for `length`
+  /// tokens, so that a model which is trained on these generates and is evaluated with the same.
+  /// Returns the name of the field; empty if there is none, or it is set already.
+  virtual std::string_view settle_length(int64_t /*length*/) { return {}; }
 
   /// Returns the number of parameters, tied ones counted once, without allocating their memory.
   int64_t parameters() const;
@@ -60,6 +64,12 @@ class ModelSpecOf final : public ModelSpec {
       return config_.extend_positions(length);
     }
     return {};  // a model without position tables
+  }
+  std::string_view settle_length(int64_t length) override {
+    if constexpr (requires { config_.settle_length(length); }) {
+      return config_.settle_length(length);
+    }
+    return {};
   }
 
  private:

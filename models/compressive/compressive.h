@@ -70,6 +70,11 @@ struct CompressiveConfig {
     token_head.visit(v);
   }
 
+  /// See ModelSpec: segments in decoding are those of training.
+  std::string_view settle_length(int64_t length) {
+    segment = length;
+    return "segment";
+  }
   CompressedQueue queue() const { return {compressed_len, mem_len, rate, eviction}; }
   /// Whether layer i has memories.
   bool remembers(int64_t i) const {

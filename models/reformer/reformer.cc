@@ -10,10 +10,8 @@
 #include "models/reformer/reformer.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "autograd/mode.h"
-#include "core/divide.h"
 #include "core/scope.h"
 #include "nn/attention/multi_head.h"
 #include "nn/checkpoint.h"
@@ -215,7 +213,7 @@ std::string Reformer::remark(int64_t length) const {
   while (hashed < c.n_layer && lsh(hashed) == nullptr) ++hashed;
   if (hashed == c.n_layer) return {};
   int64_t limit = c.full_up_to();
-  while (limit > 0 && padded(limit) > c.full_up_to()) --limit;
+  while (limit > 0 && c.padded(limit) > c.full_up_to()) --limit;
   if (length <= limit) {
     return fmt::format(
         "{}: {} tokens are attended to in full, without hashing, as are all "
@@ -223,18 +221,6 @@ std::string Reformer::remark(int64_t length) const {
         kName, length, limit);
   }
   return fmt::format("{}: {} tokens are hashed into {} rounds of buckets", kName, length, c.rounds);
-}
-
-int64_t Reformer::padded(int64_t length) const {
-  const ReformerConfig& c = config_;
-  if (!c.whole_chunks) return length;
-  int64_t unit = 1, least = length;
-  for (const ReformerLayer kind : kinds_) {
-    const int64_t m = kind == ReformerLayer::lsh ? c.chunk : c.local_keys();
-    unit = std::lcm(unit, m);
-    least = std::min(least, m);
-  }
-  return length > least ? round_up(length, unit) : length;
 }
 
 LayerContext Reformer::local_context(int64_t queries, int64_t keys, const Tensor& lengths) const {
@@ -339,7 +325,7 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   require(in.buckets.empty() || in.buckets.size() == blocks_.size(), kName,
           "got buckets of {} layers; expected {}", in.buckets.size(), blocks_.size());
   Tensor x = embedded(in.tokens, 0, pass);
-  const int64_t length = x.dim(1), whole = padded(length);
+  const int64_t length = x.dim(1), whole = config_.padded(length);
   Tensor lengths = in.lengths;
   if (whole > length) {
     x = pad(x, 1, 0, whole - length);

@@ -47,7 +47,9 @@ struct ReformerConfig {
   int64_t rounds = 4;                     ///< R
   int64_t chunk = 64;                     ///< m
   int64_t look_back = 1, look_ahead = 0;  ///< a, z
-  std::vector<int64_t> buckets;           ///< nb, or its two factors; empty: as bucket_rule says
+  /// nb, or its two factors; empty: as bucket_rule says for the length of each sequence, and for
+  /// n_max in decoding (programs settle it: settle_length()).
+  std::vector<int64_t> buckets;
   BucketRule bucket_rule = BucketRule::paper;
   bool same_bucket = true;  ///< keys of other buckets are masked
   LshDuplicates duplicates = LshDuplicates::first;
@@ -104,8 +106,9 @@ struct ReformerConfig {
     token_head.visit(v);
   }
 
-  /// See ModelSpec.
+  /// See ModelSpec. What is settled are the buckets.
   std::string_view extend_positions(int64_t length);
+  std::string_view settle_length(int64_t length);
   /// Throws ValueError that names the fields when they do not fit together.
   void check() const;
   /// Resolve defaults: head_width() returns d, local_keys() returns m of local layers.
@@ -115,6 +118,8 @@ struct ReformerConfig {
   std::vector<ReformerLayer> layer_kinds() const;
   /// Returns the longest sequence that hashed layers attend to in full.
   int64_t full_up_to() const;
+  /// Returns the length padded to whole chunks if whole_chunks requires it.
+  int64_t padded(int64_t length) const;
   /// Return the grid of positions: position_shape and position_widths, or their defaults.
   std::vector<int64_t> axes() const;
   std::vector<int64_t> axis_widths() const;
@@ -180,8 +185,6 @@ class Reformer final : public CausalDecoder {
   Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                     Pass pass) const override;
   void visit_more(Visitor& v) override;
-  /// Returns the length padded to whole chunks if whole_chunks requires it.
-  int64_t padded(int64_t length) const;
   /// Returns the context of local layers when `queries` are the last of `keys` tokens.
   LayerContext local_context(int64_t queries, int64_t keys, const Tensor& lengths) const;
   /// Returns the streams after the first `blocks` blocks.

@@ -1,7 +1,9 @@
 // Defaults and checks of a Reformer's configuration.
 
 #include <algorithm>
+#include <numeric>
 
+#include "core/divide.h"
 #include "models/reformer/reformer.h"
 
 namespace longspan {
@@ -37,6 +39,26 @@ std::vector<ReformerLayer> ReformerConfig::layer_kinds() const {
 int64_t ReformerConfig::full_up_to() const {
   const int64_t shown = rounds * chunk * (1 + look_back + look_ahead);
   return std::max((full_below < 0 ? shown : full_below) - 1, whole_chunks ? chunk : 0);
+}
+
+int64_t ReformerConfig::padded(int64_t length) const {
+  if (!whole_chunks) return length;
+  int64_t unit = 1, least = length;
+  for (const ReformerLayer kind : layer_kinds()) {
+    const int64_t m = kind == ReformerLayer::lsh ? chunk : local_keys();
+    unit = std::lcm(unit, m);
+    least = std::min(least, m);
+  }
+  return length > least ? round_up(length, unit) : length;
+}
+
+std::string_view ReformerConfig::settle_length(int64_t length) {
+  if (!buckets.empty()) return {};
+  check();
+  const LshBuckets nb = buckets_for(bucket_rule, padded(length), chunk, n_max);
+  buckets = {nb.first};
+  if (nb.second > 1) buckets.push_back(nb.second);
+  return "buckets";
 }
 
 std::vector<int64_t> ReformerConfig::axes() const {

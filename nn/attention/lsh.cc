@@ -110,6 +110,18 @@ class LastWindow {
 
 }  // namespace
 
+LshBuckets buckets_for(BucketRule rule, int64_t length, int64_t chunk, int64_t n_max) {
+  switch (rule) {
+    case BucketRule::hf:
+      return lsh_auto_buckets_hf(length, chunk, n_max);
+    case BucketRule::chunks:
+      return {std::max<int64_t>(2, round_down(length / chunk, 2)), 1};
+    case BucketRule::paper:
+      break;
+  }
+  return lsh_auto_buckets(length, chunk);
+}
+
 LshAttention::LshAttention(const LshAttentionOptions& options, const Init& init)
     : options_(options) {
   LshAttentionOptions& o = options_;
@@ -131,16 +143,7 @@ bool LshAttention::dense(int64_t length) const { return length <= options_.full_
 LshBuckets LshAttention::buckets_of(int64_t length) const {
   const LshAttentionOptions& o = options_;
   if (o.buckets.first > 0) return o.buckets;
-  const int64_t m = o.pairs.chunk;
-  switch (o.rule) {
-    case BucketRule::hf:
-      return lsh_auto_buckets_hf(length, m, o.n_max);
-    case BucketRule::chunks:
-      return {std::max<int64_t>(2, round_down(length / m, 2)), 1};
-    case BucketRule::paper:
-      break;
-  }
-  return lsh_auto_buckets(length, m);
+  return buckets_for(o.rule, length, o.pairs.chunk, o.n_max);
 }
 
 Tensor LshAttention::split_heads(const Tensor& x) const {

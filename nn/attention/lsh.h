@@ -19,6 +19,9 @@ enum class BucketRule : uint8_t { paper, hf, chunks };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<BucketRule>{"paper", "hf", "chunks"};
 
+/// Returns that number, as one or two factors, for sequences of `length` tokens of at most n_max.
+LshBuckets buckets_for(BucketRule rule, int64_t length, int64_t chunk, int64_t n_max);
+
 /// Options of LshAttention.
 struct LshAttentionOptions {
   int64_t d_model = 0, n_head = 1, d_head = 0;
@@ -26,7 +29,7 @@ struct LshAttentionOptions {
   LshBuckets buckets = {0, 1};  ///< per round; first = 0: chosen by `rule`
   BucketRule rule = BucketRule::paper;
   int64_t n_max = 0;       ///< longest sequence: decoding uses the number of buckets for this
-                           ///< length
+                           ///< length, unless `buckets` says it
   int64_t full_up_to = 0;  ///< up to this L every token sees every other, without hashing
   LshOptions pairs = {};   ///< chunk, neighbours and rules; buckets and pass are set here
   Generator evaluation;    ///< of the rotations outside training

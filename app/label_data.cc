@@ -182,11 +182,7 @@ LabelScores LabelData::scores(const std::string& part) const {
   LabelScores s;
   RocAreas areas(answers);
   BinaryCounts counts;
-  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
-    std::vector<Sample> samples;
-    for (int64_t row = i; row < std::min(i + run_.config.batch, size(part)); ++row) {
-      samples.push_back(source_->sample(which, row));
-    }
+  const auto add = [&](const std::vector<Sample>& samples) {
     const std::vector<double> scores =
         cast(logits(samples, Pass{}), DType::f64).to_vector<double>();
     const std::vector<int32_t> labels = labels_of(samples);
@@ -196,7 +192,10 @@ LabelScores LabelData::scores(const std::string& part) const {
       counts.add(scores[k] > 0 ? 1 : 0, labels[k]);
     }
     areas.add(scores, labels);
-  }
+  };
+  visit_alike(
+      size(part), run_.config.batch, [&](int64_t i) { return source_->sample(which, i); },
+      [](const Sample& sample) { return sample.tokens.size(); }, add);
   s.accuracy = counts.accuracy();
   s.f1 = counts.overlap().f1();
   const std::vector<std::optional<double>> found = areas.areas();

@@ -148,6 +148,10 @@ bool TextData::alike() const { return all_are_targets() || run_.config.accumulat
 
 TaskData::Evaluation TextData::evaluate(const std::string& name) const {
   Evaluation result = TaskData::evaluate(name);
+  if (streams()) {
+    const int64_t many = evaluation_streams(corpus_.part(name)).streams();
+    result.report.figures.push_back({"streams", many});
+  }
   if (corpus_.kind != DataKind::fasta || streams()) return result;
   const NoGrad off;
   Answers all;
@@ -261,9 +265,9 @@ std::vector<Sample> SampleData::samples(const std::string& part, int64_t first,
 
 void SampleData::each(const std::string& part,
                       const std::function<void(const std::vector<Sample>&)>& visit) const {
-  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
-    visit(samples(part, i, std::min(run_.config.batch, size(part) - i)));
-  }
+  visit_alike(
+      size(part), run_.config.batch, [&](int64_t i) { return samples(part, i, 1)[0]; },
+      [](const Sample& s) { return s.tokens.size(); }, visit);
 }
 
 SpanLogits SampleData::spans(const std::vector<Sample>& rows, Pass pass) const {
@@ -329,8 +333,9 @@ SampleData::Scores SampleData::scores(const std::string& part, bool ask_right) c
   each(part, [&](const std::vector<Sample>& rows) {
     if (finds_answers()) {
       const SpanLogits z = spans(rows, Pass{});
+      const SpanLogits exact{cast(z.start, DType::f64), cast(z.end, DType::f64)};
       const int64_t count = std::ssize(rows);
-      all.score += {answer_loss(rows, z).item() * static_cast<double>(count), count};
+      all.score += {answer_loss(rows, exact).item() * static_cast<double>(count), count};
       if (!ask_right) return;
       const std::vector<int32_t> starts = most_likely(z.start), ends = most_likely(z.end);
       for (size_t i = 0; i < rows.size(); ++i) {

@@ -34,6 +34,23 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
 /// differ, and with the samples' global tokens if there are any and the model `takes_global` ones.
 EncoderInputs inputs_of(std::span<const Sample> samples, bool takes_global, Device device);
 
+/// Calls visit(items) for `count` items that get(i) makes, some neighbours at a time: at most
+/// `most`, and of one length(item). Padding may change which blocks or buckets a model makes of a
+/// sequence, and a score must not depend on what its samples are read beside.
+void visit_alike(int64_t count, int64_t most, const auto& get, const auto& length,
+                 const auto& visit) {
+  std::vector<std::remove_cvref_t<decltype(get(int64_t{0}))>> some;
+  for (int64_t i = 0; i < count; ++i) {
+    auto next = get(i);
+    if (!some.empty() && (std::ssize(some) == most || length(next) != length(some[0]))) {
+      visit(some);
+      some.clear();
+    }
+    some.push_back(std::move(next));
+  }
+  if (!some.empty()) visit(some);
+}
+
 /// The data of a run: training and evaluation of a model with its objective.
 class TaskData {
  public:
@@ -127,7 +144,8 @@ class TextData final : public TaskData {
   Tensor reset(int64_t i) const override;
   /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
-  /// Reports the accuracy too for residues, which proteins are customarily scored by.
+  /// Reports the number of streams, and the accuracy for residues, which proteins are customarily
+  /// scored by.
   Evaluation evaluate(const std::string& part) const override;
   std::string protocol(const std::string& part) const override;
   std::optional<double> sliding_bits(const std::string& part, int64_t stride) const override;
@@ -144,6 +162,8 @@ class TextData final : public TaskData {
     const RunConfig& c = run_.config;
     return c.sparing_evaluation() ? std::min(most_together(), c.batch) : most_together();
   }
+  /// Their number belongs to the figure: it follows from the length and the split alone, never from
+  /// the batch or from memory.
   EvaluationStreams evaluation_streams(const CorpusPart& part) const;
   Score score_streams(const CorpusPart& part) const;
   /// Whether every token of a split is a target, so that bits are per symbol.
@@ -294,7 +314,7 @@ class SampleData final : public TaskData {
  private:
   bool finds_answers() const { return task_->targets() == TargetKind::span; }
   std::vector<Sample> samples(const std::string& part, int64_t first, int64_t count) const;
-  /// Calls visit(samples) for all samples of a split, some at a time.
+  /// Calls visit(samples) for all samples of a split, some at a time (visit_alike()).
   void each(const std::string& part,
             const std::function<void(const std::vector<Sample>&)>& visit) const;
   SpanLogits spans(const std::vector<Sample>& rows, Pass pass) const;

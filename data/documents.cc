@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "data/draws.h"
@@ -51,6 +52,42 @@ int64_t masked_count(int64_t sentences, const SentenceMasking& masking) {
   return std::min({std::max<int64_t>(1, whole), masking.most, sentences});
 }
 
+namespace {
+
+using Sentences = std::vector<std::vector<int32_t>>;
+
+/// Masks sentences of document `d`, the next one. other(draws) returns the index and the sentences
+/// of the document that gives one in place of a masked one.
+void mask_next(MaskedDocuments& out, int64_t d, const Sentences& sentences, int64_t slots,
+               const SentenceMasking& masking, Draws& draws, const auto& other_of) {
+  const int64_t n = std::ssize(sentences);
+  require(n >= 1, "documents", "document {} has no sentences to mask; expected 1 or more", d);
+  std::vector<int64_t> order(sentences.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const int64_t count = masked_count(n, masking);
+  for (int64_t i = 0; i < count; ++i) {  // the head of a random permutation
+    std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(i + draws.below(n - i))]);
+  }
+  std::sort(order.begin(), order.begin() + count);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto s = static_cast<size_t>(order[static_cast<size_t>(i)]);
+    const auto place = static_cast<int64_t>(s);
+    out.masked.push_back({d, place, slots + place, sentences[s]});
+    std::vector<int32_t>& seen = out.documents[static_cast<size_t>(d)][s];
+    const double u = draws.uniform(), v = draws.uniform();
+    if (u < masking.masked) {
+      std::fill(seen.begin(), seen.end() - 1, masking.token);
+    } else if (v >= masking.kept) {
+      const auto& [which, other] = other_of(draws);
+      require(!other->empty(), "documents", "document {} has no sentences; expected 1 or more",
+              which);
+      seen = (*other)[static_cast<size_t>(draws.below(std::ssize(*other)))];
+    }
+  }
+}
+
+}  // namespace
+
 MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
                                const SentenceMasking& masking, Generator gen) {
   Draws draws(gen);
@@ -59,34 +96,23 @@ MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
   const auto documents = static_cast<int64_t>(batch.size());
   int64_t slots = 0;  // sentences of earlier documents
   for (int64_t d = 0; d < documents; ++d) {
-    const auto& sentences = batch[static_cast<size_t>(d)]->sentences;
-    const int64_t n = std::ssize(sentences);
-    require(n >= 1, "documents", "document {} has no sentences to mask; expected 1 or more", d);
-    std::vector<int64_t> order(sentences.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
-    const int64_t count = masked_count(n, masking);
-    for (int64_t i = 0; i < count; ++i) {  // the head of a random permutation
-      std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(i + draws.below(n - i))]);
-    }
-    std::sort(order.begin(), order.begin() + count);
-    for (int64_t i = 0; i < count; ++i) {
-      const auto s = static_cast<size_t>(order[static_cast<size_t>(i)]);
-      const auto place = static_cast<int64_t>(s);
-      out.masked.push_back({d, place, slots + place, sentences[s]});
-      std::vector<int32_t>& seen = out.documents[static_cast<size_t>(d)][s];
-      const double u = draws.uniform(), v = draws.uniform();
-      if (u < masking.masked) {
-        std::fill(seen.begin(), seen.end() - 1, masking.token);
-      } else if (v >= masking.kept) {
-        const int64_t step = documents > 1 ? 1 + draws.below(documents - 1) : 0;
-        const auto& other = batch[static_cast<size_t>((d + step) % documents)]->sentences;
-        require(!other.empty(), "documents", "document {} has no sentences; expected 1 or more",
-                (d + step) % documents);
-        seen = other[static_cast<size_t>(draws.below(std::ssize(other)))];
-      }
-    }
-    slots += n;
+    const Sentences& sentences = batch[static_cast<size_t>(d)]->sentences;
+    mask_next(out, d, sentences, slots, masking, draws, [&](Draws& next) {
+      const int64_t step = documents > 1 ? 1 + next.below(documents - 1) : 0;
+      const int64_t which = (d + step) % documents;
+      return std::pair(which, &batch[static_cast<size_t>(which)]->sentences);
+    });
+    slots += std::ssize(sentences);
   }
+  return out;
+}
+
+MaskedDocuments mask_sentences(const TokenDocument& document, const TokenDocument& other,
+                               const SentenceMasking& masking, Generator gen) {
+  Draws draws(gen);
+  MaskedDocuments out{{document.sentences}, {}};
+  mask_next(out, 0, document.sentences, 0, masking, draws,
+            [&](Draws&) { return std::pair(int64_t{1}, &other.sentences); });
   return out;
 }
 

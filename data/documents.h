@@ -61,5 +61,9 @@ struct MaskedDocuments {
 /// is no other). Throws ValueError on a document without sentences.
 MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
                                const SentenceMasking& masking, Generator gen);
+/// Masks sentences of one document, so that they do not depend on a batch: those that become others
+/// become some of `other`.
+MaskedDocuments mask_sentences(const TokenDocument& document, const TokenDocument& other,
+                               const SentenceMasking& masking, Generator gen);
 
 }  // namespace longspan

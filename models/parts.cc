@@ -11,6 +11,7 @@
 #include "ops/elementwise.h"
 #include "ops/loss.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -179,12 +180,23 @@ Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targe
                   const HeadOptions& head, bool training, double smoothing) {
   const Tensor& weight = classifier.weight;
   const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
-  return linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets,
-                              {.smoothing = training ? smoothing : 0,
-                               .ignore = ignored_target,
-                               .z_loss = training ? head.z_loss : 0,
-                               .soft_cap = head.soft_cap,
-                               .gradient = head.loss_gradient});
+  CrossEntropyOptions o{.ignore = ignored_target, .soft_cap = head.soft_cap};
+  if (training) {
+    o.smoothing = smoothing;
+    o.z_loss = head.z_loss;
+    o.gradient = head.loss_gradient;
+  } else {
+    o.reduction = Reduction::none;
+  }
+  const Tensor loss = linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets, o);
+  return training ? loss : mean_of_targets(loss, targets);
+}
+
+Tensor mean_of_targets(const Tensor& losses, const Tensor& targets) {
+  const Tensor ignored = full({}, ignored_target, DType::i64, targets.device());
+  const Tensor counted = cast(not_equal(cast(targets, DType::i64), ignored), DType::f64);
+  const Tensor one = ones({}, DType::f64, targets.device());
+  return div(sum(cast(losses, DType::f64)), maximum(sum(counted), one));
 }
 
 Tensor token_logits(const Tensor& h, const Linear& classifier, const HeadOptions& head) {

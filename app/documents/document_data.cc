@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "data/draws.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -213,12 +214,11 @@ MaskedDocuments DocumentData::masked(const std::vector<TokenDocument>& batch,
 void DocumentData::each_masked(const std::string& part,
                                const std::function<void(const MaskedDocuments&)>& visit) const {
   const Generator masks = Generator{run_.config.seed}.fork("masks").fork(part);
-  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
-    std::vector<TokenDocument> batch;
-    for (int64_t k = i; k < std::min(i + run_.config.batch, size(part)); ++k) {
-      batch.push_back(item(part, k));
-    }
-    visit(masked(batch, masks.fork(static_cast<uint64_t>(i))));
+  const int64_t count = size(part);
+  for (int64_t i = 0; i < count; ++i) {
+    const Generator own = masks.fork(static_cast<uint64_t>(i));
+    const int64_t step = count > 1 ? 1 + Draws(own.fork("other")).below(count - 1) : 0;
+    visit(mask_sentences(item(part, i), item(part, (i + step) % count), masking(), own));
   }
 }
 
@@ -242,32 +242,23 @@ double DocumentData::bits(const std::string& part) const {
   }
   const NoGrad off;
   Score total;
-  each_masked(part, [&](const MaskedDocuments& batch) {
-    const Loss loss = loss_of(batch, Pass{});
+  each_masked(part, [&](const MaskedDocuments& one) {
+    const Loss loss = loss_of(one, Pass{});
     total += {loss.losses.loss.item() * static_cast<double>(loss.counted), loss.counted};
   });
   return total.count > 0 ? total.bits() : std::nan("");
 }
 
-/// One document at a time, because logits of all classes take much memory.
 Answers DocumentData::right(const std::string& part) const {
   const NoGrad off;
   Answers all;
-  each_masked(part, [&](const MaskedDocuments& batch) {
-    for (size_t d = 0; d < batch.documents.size(); ++d) {
-      MaskedDocuments one{{batch.documents[d]}, {}};
-      for (const MaskedSentence& m : batch.masked) {
-        if (m.document != static_cast<int64_t>(d)) continue;
-        one.masked.push_back(m);
-        one.masked.back().slot = m.sentence;
-      }
-      PackedDocuments in;
-      in.add(one.documents[0]);
-      const SentenceTargets written = written_of(one, model_.special());
-      const Tensor targets =
-          Tensor::from(written.targets, {std::ssize(written.targets)}, run_.device);
-      all += count_right(model_.sentence_logits(in, written, Pass{}), targets);
-    }
+  each_masked(part, [&](const MaskedDocuments& one) {
+    PackedDocuments in;
+    in.add(one.documents[0]);
+    const SentenceTargets written = written_of(one, model_.special());
+    const Tensor targets =
+        Tensor::from(written.targets, {std::ssize(written.targets)}, run_.device);
+    all += count_right(model_.sentence_logits(in, written, Pass{}), targets);
   });
   return all;
 }

@@ -45,7 +45,7 @@ class DocumentData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   /// Bits of every target token of the masked sentences, with masks drawn from the seed, the split
-  /// and the batch; or of every label.
+  /// and the index of the document; or of every label.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }
   /// Reports the share of the masked tokens that the model finds most likely; for labels, the share
@@ -65,7 +65,8 @@ class DocumentData final : public TaskData {
   TokenDocument generated(const std::string& part, int64_t i) const;
   /// Reads the texts of a split, and labels them by their oracles where no labels are given.
   void read(size_t part);
-  /// Calls visit(masked documents) for a split, some documents at a time.
+  /// Calls visit(masked document) for all of a split, one at a time: the bits of packed rows may
+  /// depend on those before them.
   void each_masked(const std::string& part,
                    const std::function<void(const MaskedDocuments&)>& visit) const;
   /// The loss of some documents, and the number of targets that count.

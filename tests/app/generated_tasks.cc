@@ -6,6 +6,7 @@
 
 #include "data/tasks.h"
 #include "tests/app/clusters_run.h"
+#include "tests/app/small_runs.h"
 #include "tests/harness/messages.h"
 #include "train/config.h"
 
@@ -80,6 +81,15 @@ TEST(GeneratedTasks, TrainAndAreScored) {
     EXPECT_GE(tokens.size(), 30u);
     tokens.resize(5);
     EXPECT_EQ(data->first_tokens(5), tokens);
+  }
+}
+
+TEST(GeneratedTasks, AreScoredAlikeInAnyBatch) {
+  for (const SampleTaskEntry& entry : sample_tasks()) {
+    SCOPED_TRACE(entry.id);
+    Settings settings = settings_of(entry);
+    settings.push_back(setting(std::string(entry.section) + ".held_out", "5"));
+    EXPECT_FALSE(expect_figures_of_any_batch(settings).empty());
   }
 }
 

@@ -1,5 +1,8 @@
 #include "tests/app/small_runs.h"
 
+#include <cmath>
+
+#include "app/task_data.h"
 #include "app/training.h"
 #include "core/generator.h"
 #include "models/document_model.h"
@@ -62,6 +65,30 @@ Settings small_run(const SmallData& data, std::string_view model) {
   }
   if (fields.find("dropout") != nullptr) set("model.dropout", "0.1");
   return all;
+}
+
+Members expect_figures_of_any_batch(const Settings& settings) {
+  double bits = 0;
+  Members figures;
+  for (const char* batch : {"1", "2", "3", "64"}) {
+    SCOPED_TRACE(batch);
+    Settings all = settings;
+    all.push_back(typed("batch", batch));
+    const TrainingRun run(make_config(all), "");
+    const auto data = open_task_data(run);
+    const auto [found, report] = data->evaluate("valid");
+    Members mine = report.figures;
+    for (const JsonMember& m : data->written("valid", {.beams = 2}).figures) mine.push_back(m);
+    EXPECT_TRUE(std::isfinite(found));
+    if (std::string_view(batch) == "1") {
+      bits = found;
+      figures = mine;
+    }
+    EXPECT_NEAR(found, bits, 1e-12 * bits);
+    EXPECT_NEAR(data->bits("valid"), bits, 1e-12 * bits);
+    EXPECT_EQ(to_string(Json(mine)), to_string(Json(figures)));
+  }
+  return figures;
 }
 
 void train_small(const Settings& settings, const std::string& out, const std::string& checkpoint) {

@@ -27,6 +27,10 @@ Setting typed(const std::string& key, const std::string& value);
 /// its objective asks for, with dropout where the model has any.
 Settings small_run(const SmallData& data, std::string_view model);
 
+/// Expects a run's figures of the validation split to be the same however many samples are read at
+/// a time: bits to 1e-12 of them, all others exactly. Returns these.
+Members expect_figures_of_any_batch(const Settings& settings);
+
 /// Trains into a folder, from one of its checkpoints if it is given.
 void train_small(const Settings& settings, const std::string& out,
                  const std::string& checkpoint = {});

@@ -67,6 +67,25 @@ Settings small_run(const SmallData& data, std::string_view model) {
   return all;
 }
 
+namespace {
+
+/// Returns the texts that an encoder-decoder writes for the validation split, as JSON.
+Json texts_of(const TaskData& data) {
+  const auto* pairs = dynamic_cast<const PairData*>(&data);
+  Json::Array all;
+  if (pairs == nullptr) return all;
+  std::vector<std::string> articles;
+  for (const Document& d : pairs->documents("valid")) articles.push_back(article_text(d));
+  for (const auto& sentences : pairs->summaries(articles, {.beams = 2})) {
+    for (const std::string& s : sentences) {
+      for (const char byte : s) all.push_back(int64_t{byte});
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 Members expect_figures_of_any_batch(const Settings& settings) {
   double bits = 0;
   Members figures;
@@ -79,6 +98,7 @@ Members expect_figures_of_any_batch(const Settings& settings) {
     const auto [found, report] = data->evaluate("valid");
     Members mine = report.figures;
     for (const JsonMember& m : data->written("valid", {.beams = 2}).figures) mine.push_back(m);
+    if (run.model->objective() == Objective::sequence) mine.emplace_back("texts", texts_of(*data));
     EXPECT_TRUE(std::isfinite(found));
     if (std::string_view(batch) == "1") {
       bits = found;

@@ -163,6 +163,7 @@
 #include "models/reformer/reformer.h"
 #include "models/reformer/reformer_hf.h"
 #include "models/routing/routing.h"
+#include "models/scoring.h"
 #include "models/sequence_hf.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/encoder_decoder.h"

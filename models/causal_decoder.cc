@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "models/scoring.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -174,7 +175,8 @@ Tensor CausalDecoder::target_loss(const Tensor& h, const Tensor& targets, bool t
   }
   require(!training || smoothing == 0, options_.model,
           "label smoothing is for one softmax over all tokens; leave it at 0 or leave out cutoffs");
-  if (!training) return mean_of_targets(adaptive_head_->loss(h, targets, Reduction::none), targets);
+  if (!training && Scoring::on())
+    return mean_of_targets(adaptive_head_->loss(h, targets, Reduction::none), targets);
   return adaptive_head_->loss(h, targets, Reduction::mean, options_.token_head.loss_gradient);
 }
 

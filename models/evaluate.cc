@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "models/scoring.h"
 #include "ops/copy.h"
 #include "ops/reduce.h"
 
@@ -18,6 +19,7 @@ struct ScoredWindow {
 /// Scores these targets with the mean loss that losses() computes.
 Score score_of(const Tensor& targets, auto losses) {
   const NoGrad off;
+  const Scoring exact;
   Score s{.count = count_targets(targets)};
   if (s.count > 0) s.nats = losses().loss.item() * static_cast<double>(s.count);
   return s;
@@ -78,6 +80,7 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets,
             SegmentMemory& memory) {
   const NoGrad off;
+  const Scoring exact;
   auto losses = model.loss(tokens, targets, memory, Pass{});
   memory = std::move(losses.memory);
   Score s{.count = count_targets(targets)};

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "models/scoring.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -180,16 +181,16 @@ Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targe
                   const HeadOptions& head, bool training, double smoothing) {
   const Tensor& weight = classifier.weight;
   const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
-  CrossEntropyOptions o{.ignore = ignored_target, .soft_cap = head.soft_cap};
-  if (training) {
-    o.smoothing = smoothing;
-    o.z_loss = head.z_loss;
-    o.gradient = head.loss_gradient;
-  } else {
-    o.reduction = Reduction::none;
-  }
-  const Tensor loss = linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets, o);
-  return training ? loss : mean_of_targets(loss, targets);
+  const bool each = !training && Scoring::on();
+  const Tensor loss =
+      linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets,
+                           {.smoothing = training ? smoothing : 0,
+                            .ignore = ignored_target,
+                            .reduction = each ? Reduction::none : Reduction::mean,
+                            .z_loss = training ? head.z_loss : 0,
+                            .soft_cap = head.soft_cap,
+                            .gradient = each ? LossGradient::recompute : head.loss_gradient});
+  return each ? mean_of_targets(loss, targets) : loss;
 }
 
 Tensor mean_of_targets(const Tensor& losses, const Tensor& targets) {

@@ -141,7 +141,7 @@ void require_token_targets(std::string_view model, const Tensor& hidden, const T
 /// Computes the mean negative log-likelihood of the targets that count from the input of the
 /// classifier. Applies smoothing and the z-loss only if `training`.
 ///   h        [..., D]   targets  [...], ignored_target does not count
-///   returns  scalar in nats; never materializes [..., V]. Without `training` as mean_of_targets()
+///   returns  scalar in nats; never materializes [..., V]. While Scoring, as mean_of_targets()
 Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
                   const HeadOptions& head, bool training, double smoothing = 0);
 /// Returns the mean of losses [...] over the targets that count, 0 if there are none: a scalar in

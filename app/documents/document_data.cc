@@ -6,6 +6,7 @@
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "data/draws.h"
+#include "models/scoring.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -241,6 +242,7 @@ double DocumentData::bits(const std::string& part) const {
                              : std::nan("");
   }
   const NoGrad off;
+  const Scoring exact;
   Score total;
   each_masked(part, [&](const MaskedDocuments& one) {
     const Loss loss = loss_of(one, Pass{});

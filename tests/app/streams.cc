@@ -141,7 +141,7 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   // Step 2 reads what it would read after an empty memory: its loss is that of the data by hand.
   const auto after = [&](const SegmentMemory& memory) {
     const NoGrad off;
-    return losses_of(r.run, *r.data->batch(2), memory, Pass{.training = true}).loss.item();
+    return losses_of(r.run, *r.data->batch(2), memory, Pass{}).loss.item();
   };
   const double alone = after(empty);
   EXPECT_NE(after(r.memories[0]), alone);

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/graph.h"
 #include "models/encoder.h"
+#include "models/scoring.h"
 #include "nn/memory_policy.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
@@ -120,6 +121,7 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
 /// size to another. Where segments are much shorter than it is, longer ones stand for them.
 void validate_on(const LanguageModel& model, const RunConfig& c, Device device) {
   const NoGrad off;
+  const Scoring exact;
   HeldByPass held;
   std::vector<SegmentMemory> memory;
   memory.push_back(model.evaluation_memory(c.batch));

@@ -219,12 +219,14 @@ TEST(DocumentData, NamesWhatIsMissingOrCut) {
     const TrainingRun run(over(folder, "hibert:labels"), "");
     DocumentData(run).prepare();
   });
-  EXPECT_TRUE(contains(message, "document 0 of documents has neither labels nor a summary"));
+  const std::string name = "documents=" + folder.path();
+  EXPECT_TRUE(contains(message, "document 0 of " + name + " has neither labels nor a summary"))
+      << message;
   const std::string pairs = message_of<ValueError>([&] {
     const TrainingRun run(over(folder, "led:tiny"), "");
     open_task_data(run)->prepare();
   });
-  EXPECT_TRUE(contains(pairs, "none of the 1 training documents of documents has a summary"))
+  EXPECT_TRUE(contains(pairs, "none of the 1 training documents of " + name + " has a summary"))
       << pairs;
   {
     const TrainingRun run(over(folder, "hibert"), "");

@@ -65,6 +65,31 @@ class DocumentRuns : public testing::Test {
   Folder data, folder;
 };
 
+// A run says how many sentences it cuts and which key sets where; the README's command, whose
+// tokens are bytes, cuts none of a usual length.
+TEST_F(DocumentRuns, SayWhatTheyCutAndTheReadmeCutsNothing) {
+  const std::string readme = read(std::string(LONGSPAN_SOURCE_DIR) + "/README.md");
+  const size_t begin = readme.find("train --model hibert:labels --task documents");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string command = readme.substr(begin, readme.find("--out", begin) - begin);
+  const std::string key = "model.sentence_length=";
+  const size_t at = command.find(key);
+  ASSERT_NE(at, std::string::npos) << command;
+  const std::string of_readme = command.substr(at, command.find(' ', at) - at);
+  const std::string sentence = "the quick brown fox of " + std::string(150, 'x') + " jumps";
+  write(data / "train.article", "it is so <S_SEP> " + sentence + "\n");
+  write(data / "train.summary", "it is so\n");
+  const std::string cut =
+      must(training("hibert:labels", folder / "cut", {"--steps", "1", "--set", key + "12"})).err;
+  EXPECT_NE(cut.find("1 of 2 sentences of the train part have more than 11 tokens"),
+            std::string::npos)
+      << cut;
+  EXPECT_NE(cut.find("a larger model.sentence_length reads more"), std::string::npos) << cut;
+  const std::string whole =
+      must(training("hibert:labels", folder / "whole", {"--steps", "1", "--set", of_readme})).err;
+  EXPECT_EQ(whole.find("cut after them"), std::string::npos) << whole;
+}
+
 TEST_F(DocumentRuns, FromMaskedSentencesToExtracts) {
   const std::string masked = folder / "masked", labels = folder / "labels";
   const Outcome first = must(training("hibert", masked, {"--steps", "20"}));

@@ -1,5 +1,6 @@
 #include "core/arena.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -78,10 +79,14 @@ bool grants(int64_t bytes) {
 
 /// Returns how much the arena may reserve of `wanted` bytes of addresses. Under a limit on them
 /// (ulimit -v, ulimit -d) half of what the system grants remains for the rest of the program, but
-/// no more than it needs: stacks, buffers, mapped files.
+/// no more than it needs: stacks, buffers, mapped files. Threads then share one heap of the C
+/// library, which would otherwise reserve 64 MiB for each of them until nothing is left.
 int64_t reservable(int64_t wanted) {
   constexpr int64_t rest = int64_t{512} << 20;
   if (grants(wanted + rest)) return wanted;
+#ifdef M_ARENA_MAX
+  mallopt(M_ARENA_MAX, 1);
+#endif
   int64_t most = 0;
   for (int64_t step = wanted + rest; step >= huge_page; step /= 2) {
     if (grants(most + step)) most += step;

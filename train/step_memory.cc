@@ -262,15 +262,33 @@ std::vector<SavedTerm> collect_terms(const std::vector<SavedTerm>& terms, const 
   return list;
 }
 
+namespace {
+
+/// Takes the last factor off a formula with letters if it is a number, and returns it; else 1.
+int64_t take_number(std::string& formula) {
+  const size_t at = formula.rfind(' ');
+  int64_t number = 1;
+  if (formula[0] != 'u' || at == std::string::npos) return number;
+  const char* const end = formula.data() + formula.size();
+  const auto [rest, error] = std::from_chars(formula.data() + at + 1, end, number);
+  if (error != std::errc() || rest != end) return 1;
+  formula.resize(at);
+  return number;
+}
+
+}  // namespace
+
 std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) {
   std::vector<std::pair<std::string, int64_t>> each, once;
   for (const SavedTerm& term : collected) {
     const bool layered = term.part.find("layers.*") != std::string::npos && layers > 0;
     auto& sums = layered ? each : once;
-    const auto same = [&](const auto& s) { return s.first == term.formula; };
+    std::string text = term.formula;
+    const int64_t times = term.count * take_number(text);
+    const auto same = [&](const auto& s) { return s.first == text; };
     auto at = std::find_if(sums.begin(), sums.end(), same);
-    if (at == sums.end()) at = sums.insert(sums.end(), {term.formula, 0});
-    at->second += term.count;
+    if (at == sums.end()) at = sums.insert(sums.end(), {text, 0});
+    at->second += times;
   }
   // Terms that are not in every layer go outside the bracket.
   for (auto& [text, count] : each) {

@@ -9,6 +9,7 @@
 #include "app/run_folder.h"
 #include "core/error.h"
 #include "data/io/files.h"
+#include "models/document_model.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -94,7 +95,9 @@ struct Case {
   DataKind data;
   Objective objective;
   bool documents;  ///< the model reads documents of sentences
+  bool labels;     ///< and labels them
   bool run;        ///< of a trained run, or about to be one
+  bool given;      ///< the text is given: --document
   const Settings& settings;
 
   bool is(std::initializer_list<DataKind> kinds) const {
@@ -110,10 +113,10 @@ struct Case {
   }
   bool decoder() const { return objective == Objective::next_token && !documents; }
   bool sequence() const { return objective == Objective::sequence; }
-  bool writes() const { return sequence() && config.gap_sentences == 0; }
+  bool writes() const { return sequence() && (command == generate || config.gap_sentences == 0); }
   /// Whether the files of the data set are read.
   bool reads_data() const {
-    return !is_generated(data) && (command != generate || sequence()) && run;
+    return !is_generated(data) && (command != generate || (sequence() && !given)) && run;
   }
   /// Whether these files, or some of them, are cut into splits.
   bool has_split() const {
@@ -128,8 +131,8 @@ struct Case {
   bool typed(std::string_view key) const { return last_setting(settings, key) != nullptr; }
 };
 
-/// An option, or those whose keys begin with one that ends in a dot: the commands that use it, and
-/// in which cases. What is not in the table is used everywhere.
+/// An option, or those whose keys begin with one that ends in "." or "_": the commands that use it,
+/// and in which cases. What is not in the table is used everywhere.
 struct Use {
   std::string_view key;
   unsigned commands;
@@ -153,14 +156,14 @@ constexpr Use uses[] = {
      }},
     {"whole_words", train | eval, "encoders that write masked tokens of a text",
      [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
-    {"documents", train | eval | generate},
+    {"documents", train | eval | generate, "documents of the data",
+     [](const Case& c) { return !c.given; }},
     {"target_length", train | eval | generate | plan | study, "encoder-decoders",
      [](const Case& c) { return c.sequence() || (c.command & (plan | study)) == 0; }},
-    {"gap_sentences", train | eval | generate},
+    {"gap_sentences", train | eval},
     {"length", ~unsigned{summarise}, "encoder-decoders",
      [](const Case& c) { return c.command != generate || c.sequence(); }},
-    {"batch", train | eval | generate | plan | study, "encoder-decoders",
-     [](const Case& c) { return c.command != generate || c.sequence(); }},
+    {"batch", train | eval | plan | study},
     {"accumulate", train | eval | plan | study, "generated tasks",
      [](const Case& c) { return c.command != eval || is_generated(c.data); }},
     {"steps", train | eval, "generated tasks",
@@ -182,8 +185,22 @@ constexpr Use uses[] = {
      }},
     {"questions.", train | eval | draw, "triviaqa",
      [](const Case& c) { return c.run && c.is({DataKind::trivia}); }},
+    // Training with and without labels may share a command line.
+    {"extracts.mask_", train | eval | draw, "models of documents without labels such as hibert",
+     [](const Case& c) { return c.documents && (c.command == train || !c.labels); }},
+    {"extracts.oracle", train | eval | draw, "models that label sentences such as hibert:labels",
+     [](const Case& c) { return c.documents && (c.command == train || c.labels); }},
+    {"extracts.take.", train | eval | summarise,
+     "models that label sentences such as hibert:labels",
+     [](const Case& c) { return c.documents && (c.command == train || c.labels); }},
     {"extracts.", train | eval | draw | summarise, "models of documents such as hibert",
      [](const Case& c) { return c.run && c.documents; }},
+    {"model.dropout", train | plan | study},
+    {"model.dropout_", train | plan | study},
+    {"model.label_smoothing", train | plan | study},
+    {"model.smoothing", train | plan | study},
+    {"model.z_loss", train | plan | study},
+    {"model.loss_gradient", train | plan | study},
     {"optimizer.lr", train},
     {"optimizer.beta1", train | plan | study, "adam, adamw and lamb",
      [](const Case& c) {
@@ -241,7 +258,8 @@ constexpr Use uses[] = {
 /// Returns the row of the table for a key; null if there is none.
 const Use* use_of(std::string_view key) {
   for (const Use& use : uses) {
-    if (use.key == key || (use.key.ends_with('.') && key.starts_with(use.key))) return &use;
+    const bool many = use.key.ends_with('.') || use.key.ends_with('_');
+    if (use.key == key || (many && key.starts_with(use.key))) return &use;
   }
   return nullptr;
 }
@@ -289,12 +307,15 @@ void require_used(const CommandLine& line, RunConfig& config) {
   const bool planned =
       command == plan || (command == draw && last_setting(line.settings, "model.name") != nullptr);
   const auto model = config.model->build(Init{.meta = true});
+  const DocumentModel* const documents = model->as_document_model();
   const Case c{.command = command,
                .config = config,
                .data = find_data_set(config.task).kind,
                .objective = model->objective(),
-               .documents = model->as_document_model() != nullptr,
+               .documents = documents != nullptr,
+               .labels = documents != nullptr && documents->labels() > 0,
                .run = !planned,
+               .given = line.value("--document") != nullptr,
                .settings = line.settings};
   each_typed(line, [&](const Setting& s, const Use& use) {
     require(use.used == nullptr || use.used(c), name_of(s),
@@ -373,6 +394,8 @@ void require_search(const BeamSearch& search, const TrainingRun& run) {
           search.min_count, run.config.model_name, most);
 }
 
+void say(const std::string& text) { std::fprintf(stderr, "%s\n", Error(text).what()); }
+
 Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "longspan",
@@ -397,11 +420,12 @@ Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads)
   });
   require_finite(*out, checkpoint, state);
   const Before before(values, *out, checkpoint);
-  const std::vector<std::string> remarks =
+  std::vector<std::string> remarks =
       compare_inputs(before, run.config, reads, "--out", is_on(line, other_data_flag.name));
-  for (const auto& lines : {remarks, compare_function(before, run.config, line.settings)}) {
-    for (const std::string& text : lines) std::fprintf(stderr, "%s\n", text.c_str());
-  }
+  // Paths in them may hold bytes that no terminal and no file of JSON should get.
+  for (std::string& text : remarks) text = Error(text).what();
+  for (const std::string& text : remarks) std::fprintf(stderr, "%s\n", text.c_str());
+  for (const std::string& text : compare_function(before, run.config, line.settings)) say(text);
   return {std::move(run), Position::read(values, checkpoint), remarks};
 }
 

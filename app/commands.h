@@ -68,6 +68,9 @@ inline const Flag other_data_flag{
 /// than the run was trained with, without --other-data; with it, prints what differs.
 Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads);
 
+/// Prints a line to standard error, as errors show what files and their names hold.
+void say(const std::string& text);
+
 /// Whether a switch without a key was given.
 bool is_on(const CommandLine& line, std::string_view flag);
 

@@ -83,16 +83,15 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
 void draw_checkpoint(const TrainingRun& run) {
   const auto data = open_task_data(run);
   if (draw_attention(run, *data)) {
-    std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
-                 run.out.c_str());
+    say(fmt::format("attention on the validation part: {}/pictures/attention.png", run.out));
   }
-  for (const std::string& line : used_keys(run, *data)) std::fprintf(stderr, "%s\n", line.c_str());
-  for (const std::string& line : reported(run, *data)) std::fprintf(stderr, "%s\n", line.c_str());
+  for (const std::string& line : used_keys(run, *data)) say(line);
+  for (const std::string& line : reported(run, *data)) say(line);
   if (draw_spans(run, *data)) {
-    std::fprintf(stderr, "spans: %s/pictures/spans.png\n", run.out.c_str());
+    say(fmt::format("spans: {}/pictures/spans.png", run.out));
   }
   if (draw_lifetimes(run, *data)) {
-    std::fprintf(stderr, "lifetimes of memories: %s/pictures/lifetimes.png\n", run.out.c_str());
+    say(fmt::format("lifetimes of memories: {}/pictures/lifetimes.png", run.out));
   }
   draw_living(run);
 }
@@ -181,7 +180,7 @@ int draw_command(int argc, const char* const* argv) {
                 {fmt::format("pairs of {} in {} tokens", config.model_name, config.length),
                  fmt::format("keys 0 to {} of every head{}", shape.columns - 1, grain), "queries"},
                 0.5);
-  std::fprintf(stderr, "pattern: %s\n", path.c_str());
+  say(fmt::format("pattern: {}", path));
   return 0;
 }
 

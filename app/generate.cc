@@ -64,7 +64,7 @@ void write_summary(const Trained& trained, const CommandLine& line, const Option
           "is one way to name a text, and {} another; expected one of them",
           part != nullptr ? "--part" : "--index");
   require_search(search, trained.run);
-  const PairData task_data(trained.run);
+  const PairData task_data(trained.run, file == nullptr);
   std::string text;
   if (file != nullptr) {
     text = read_text(*file);

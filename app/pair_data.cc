@@ -50,14 +50,14 @@ size_t part_index(const std::string& part) {
   fail("--part", "got \"{}\"; expected train, valid or test", part);
 }
 
-PairData::PairData(const TrainingRun& run)
+PairData::PairData(const TrainingRun& run, bool reads)
     : run_(run),
       tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)),
       ids_(*tokenizer_),
       limits_{run.config.length, target_limit(run)} {
   const RunConfig& c = run.config;
   const DataSet& set = find_data_set(c.task);
-  for (int part = 0; part < 3; ++part) {
+  for (int part = 0; reads && part < 3; ++part) {
     auto& all = documents_[part];
     all = open_documents(c.task, data_place(c), part, c.split);
     const auto found = static_cast<int64_t>(all.size());
@@ -67,9 +67,9 @@ PairData::PairData(const TrainingRun& run)
                                       parts[part], found, expected));
     }
   }
-  require(c.documents <= static_cast<int64_t>(documents_[0].size()), "documents",
+  require(!reads || c.documents <= static_cast<int64_t>(documents_[0].size()), "documents",
           "got {}; the training part of {} has {}", c.documents, c.task, documents_[0].size());
-  if (c.documents > 0) documents_[0].resize(static_cast<size_t>(c.documents));
+  if (reads && c.documents > 0) documents_[0].resize(static_cast<size_t>(c.documents));
   require(run.model->vocab() >= ids_.vocabulary, "model.vocab",
           "got {}; {} has {} tokens with those around a text: expected {} or more",
           run.model->vocab(), c.tokenizer.empty() ? "bytes" : c.tokenizer, ids_.vocabulary,

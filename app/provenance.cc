@@ -185,8 +185,10 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
   if (reads == Reads::tokens) return remarks;
   if (const std::string split = other_split(before, now); !split.empty()) differ(split);
   const std::string section = section_of(now);
+  const Json* task = before.find("task");
+  const bool generated = task != nullptr && is_generated(find_data_set(task->string()).kind);
   for (const std::string& key : differing(before, now)) {
-    if (!is_of_samples(key, section)) continue;
+    if (!is_of_samples(key, section) && !(generated && key == "task")) continue;
     differ(fmt::format("other samples are generated than for {}: {}", before.path,
                        line_of(key, before, now)));
   }
@@ -228,7 +230,11 @@ std::vector<std::string> compare_function(const Before& before, RunConfig& now,
                                           const Settings& asked) {
   std::vector<std::string> lines;
   for (const std::string& key : differing(before, now)) {
-    const bool matters = key.starts_with("model.") || key == "length";
+    constexpr std::string_view groups[] = {"model.",    "length",        "whole_words",
+                                           "extracts.", "target_length", "gap_sentences",
+                                           "profiles.", "questions."};
+    const bool matters = std::any_of(std::begin(groups), std::end(groups),
+                                     [&](std::string_view g) { return key.starts_with(g); });
     if (!matters || last_setting(asked, key) != nullptr) continue;
     lines.push_back(fmt::format("{} when {} was written", line_of(key, before, now), before.path));
   }

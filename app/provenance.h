@@ -60,8 +60,8 @@ std::vector<std::string> compare_machines(const Before& before, const Provenance
 /// Returns a line for each setting that differs from what it was.
 std::vector<std::string> compare_settings(const Before& before, RunConfig& now);
 
-/// Returns a line for each setting of the model, and for the length, that differs and is not
-/// `asked` for: it was changed after the checkpoint was written.
+/// Returns a line for each setting that differs and is not `asked` for, of those of the model, the
+/// length and how the data are read: it was changed after the checkpoint was written.
 std::vector<std::string> compare_function(const Before& before, RunConfig& now,
                                           const Settings& asked);
 

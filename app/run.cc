@@ -159,8 +159,10 @@ Fingerprint fingerprint_of_data(const RunConfig& config) {
   const DataSet& set = find_data_set(config.task);
   if (is_generated(set.kind)) return {};
   std::vector<std::string> paths = paths_of(set, data_place(config));
-  std::erase_if(paths,
-                [](const std::string& path) { return !std::filesystem::is_regular_file(path); });
+  std::erase_if(paths, [](const std::string& path) {
+    // One that is missing is named as such.
+    return std::filesystem::exists(path) && !std::filesystem::is_regular_file(path);
+  });
   return fingerprint_of(paths);
 }
 

@@ -187,8 +187,9 @@ struct SummaryScores {
 /// documents and the sentences removed from them.
 class PairData final : public TaskData {
  public:
-  /// Throws ValueError if the model's vocabulary is too small for the data.
-  explicit PairData(const TrainingRun& run);
+  /// Throws ValueError if the model's vocabulary is too small for the data. `reads`: false to
+  /// summarise only texts that are given; the parts are empty then.
+  explicit PairData(const TrainingRun& run, bool reads = true);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;

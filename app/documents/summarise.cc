@@ -61,9 +61,8 @@ int summarise_command(int argc, const char* const* argv) {
           token_document({.article = text.article, .summary = {}}, *tokenizer,
                          model->special().sentence_end, model->max_sentence());
       if (document.cut > 0) {
-        std::fprintf(stderr, "%s: %lld of %zu sentences are scored by their first %lld tokens\n",
-                     path.c_str(), static_cast<long long>(document.cut), text.article.size(),
-                     static_cast<long long>(model->max_sentence() - 1));
+        say(fmt::format("{}: {} of {} sentences are scored by their first {} tokens", path,
+                        document.cut, text.article.size(), model->max_sentence() - 1));
       }
       const std::vector<double> scores = sentence_scores(*model, document, e.chunk);
       for (const int64_t i : select_sentences(scores, text.article, e.take)) {

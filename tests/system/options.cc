@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -60,8 +61,8 @@ const std::vector<Row>& table() {
       {"--length", "16", "desh", "s", "des", ""},
       {"--target-length", "9", "s", "s", "", ""},
       {"--documents", "2", "sh", "s", "", ""},
-      {"--gap-sentences", "0.3", "s", "s", "", ""},
-      {"--batch", "2", "desh", "s", "", ""},
+      {"--gap-sentences", "0.3", "s", "-", "", ""},
+      {"--batch", "2", "desh", "-", "", ""},
       {"--layers", "1", "desh", "ds", "des", "h"},
       {"--steps", "9", "", "", "", ""},
       {"--seconds", "9", "", "", "", ""},
@@ -242,7 +243,7 @@ TEST_F(Options, AreUsedOrRefused) {
 // What depends on more than the kind of the model, and commands without a run.
 TEST_F(Options, AreRefusedWhereTheyDoNothing) {
   const std::string out = *shared_ / "none", text = *shared_ / "text", run_d = folder('d'),
-                    run_s = folder('s');
+                    run_s = folder('s'), run_h = folder('h');
   const auto train = [&](const Words& more) {
     Words all = {"train", "--steps", "1", "--data", "bytes=" + text, "--out", out};
     all.insert(all.end(), more.begin(), more.end());
@@ -271,6 +272,15 @@ TEST_F(Options, AreRefusedWhereTheyDoNothing) {
       {{"draw", "--model", "transformer", "--out", out, "--batch", "1"}, "--batch"},
       {{"draw", "--model", "transformer", "--out", out, "--data", "bytes=" + text}, "--data"},
       {{"draw", "--out", run_d, "--from", run_d}, "--from"},
+      {{"eval", "--out", run_d, "--set", "model.dropout=0.1"}, "model.dropout"},
+      {{"eval", "--out", run_s, "--set", "model.label_smoothing=0.1"}, "model.label_smoothing"},
+      {{"generate", "--out", run_d, "--set", "model.z_loss=0.1"}, "model.z_loss"},
+      {{"draw", "--out", run_d, "--set", "model.dropout_attn=0.1"}, "model.dropout_attn"},
+      {{"eval", "--out", run_h, "--set", "extracts.mask_share=0.5"}, "extracts.mask_share"},
+      {{"summarise", "--out", run_h, text, "--set", "extracts.oracle=2"}, "extracts.oracle"},
+      {{"generate", "--out", run_s, "--document", text, "--split", "90/5/5"}, "--split"},
+      {{"generate", "--out", run_s, "--document", text, "--data", data('s')}, "--data"},
+      {{"generate", "--out", run_s, "--document", text, "--documents", "2"}, "--documents"},
       {{"models", "--set", "model.n_layer=1"}, "--set"},
       {{"data", "list", "--data", "bytes=" + text}, "--data"},
       {{"data", "list", "bytes"}, "\"bytes\" belongs to nothing"},
@@ -310,6 +320,17 @@ TEST_F(Options, AreRefusedWhereTheyDoNothing) {
   write(*shared_ / "all.toml", "whole_words = true\n[optimizer]\nmomentum = 0.5\nlr = 0.1\n");
   const Outcome o = run({"eval", "--out", run_d, "--config", *shared_ / "all.toml"});
   EXPECT_EQ(o.code, 0) << o.err;
+}
+
+// A text that is given needs no data.
+TEST_F(Options, OfGivenTextsNeedNoData) {
+  const std::string there = *shared_ / "wiki-leads", away = *shared_ / "away";
+  std::filesystem::rename(there, away);
+  const Outcome o = run({"generate", "--out", folder('s'), "--document", *shared_ / "text"});
+  const Outcome of_data = run({"generate", "--out", folder('s'), "--index", "0"});
+  std::filesystem::rename(away, there);
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(of_data.code, 1) << of_data.out;
 }
 
 TEST_F(Options, BeamsAndRepeatsOfDecoders) {

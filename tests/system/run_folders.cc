@@ -554,6 +554,74 @@ TEST_F(RunFolders, AreScoredOnTheirDataAndSplit) {
   refused({"train", "--out", out, "--resume", "--steps", "7"}, "the split is 50/25/25, and that");
 }
 
+// Data that are missing are no other data.
+TEST_F(RunFolders, NameDataThatAreMissing) {
+  const std::string out = folder / "run", there = folder / "there.txt";
+  write(there, read(text));
+  must(train(out, {"--steps", "1", "--data", "bytes=" + there}));
+  std::filesystem::remove(there);
+  for (const char* command : {"eval", "draw"}) {
+    refused({command, "--out", out}, "data: cannot open " + there);
+  }
+  must({"generate", "--out", out, "--tokens", "2"});
+}
+
+// The name of a folder may have any bytes; a line of JSON and a terminal may not.
+TEST_F(RunFolders, WithAnyNameAreScoredOnOtherData) {
+  const std::string out = folder / "a\xff\x1b[31m", other = folder / "other.txt";
+  must(train(out, {"--steps", "1"}));
+  write(other, read(text) + "more");
+  const Words more = {"--out", out, "--other-data", "--data", "bytes=" + other};
+  const Outcome o = must(Words{"eval"} + more);
+  EXPECT_NE(o.err.find("a\\xff\\x1b[31m/"), std::string::npos) << o.err;
+  EXPECT_NE(parse_json(o.last_line())["other_data"].array()[0].string().find("a\\xff\\x1b[31m/"),
+            std::string::npos);
+  for (const std::string& err : {o.err, must(Words{"draw"} + more).err}) {
+    EXPECT_EQ(err.find('\x1b'), std::string::npos) << err;
+    EXPECT_EQ(err.find('\xff'), std::string::npos) << err;
+  }
+}
+
+// Bases of generated samples have the numbers of those of files.
+TEST_F(RunFolders, OfGeneratedSamplesAreNotScoredOnFiles) {
+  const std::string out = folder / "run", bases = folder / "promoter";
+  std::filesystem::create_directory(bases);
+  for (const char* file : {"/positive.fasta", "/negative.fasta"}) write(bases + file, ">a\nACGT\n");
+  must({"train",
+        "--model",
+        "bigbird:motif",
+        "--layers",
+        "1",
+        "--task",
+        "motif-dna",
+        "--set",
+        "motifs.nearest=20",
+        "--set",
+        "motifs.furthest=60",
+        "--set",
+        "motifs.held_out=2",
+        "--length",
+        "128",
+        "--batch",
+        "1",
+        "--steps",
+        "1",
+        "--out",
+        out});
+  refused({"eval", "--out", out, "--task", "promoter", "--data", "promoter=" + bases},
+          "task is \"promoter\", and was \"motif-dna\"");
+}
+
+TEST_F(RunFolders, SayHowTheirDataWereRead) {
+  const std::string out = folder / "run";
+  must({"train", "--model", "transformer:encoder", "--layers", "1", "--set", "model.d_model=16",
+        "--length", "32", "--batch", "1", "--steps", "1", "--data", "bytes=" + text, "--out", out});
+  must({"train", "--out", out, "--resume", "--steps", "2", "--set", "whole_words=true"});
+  EXPECT_NE(must({"eval", "--out", out, "--step", "1"})
+                .err.find("whole_words is true, and was false when "),
+            std::string::npos);
+}
+
 TEST_F(RunFolders, AreScoredOnTheSamplesTheyWereTrainedOn) {
   const std::string out = folder / "run";
   must({"train", "--model", "transformer:tiny", "--task", "period", "--set", "period.period=10",

@@ -154,6 +154,7 @@ TEST_F(Sequences, TakeAnyLengthAndLeaveSentencesOut) {
       must(small_run("led", out, 2, {"--gap-sentences", "0.3", "--documents", "3"}));
   EXPECT_NE(gaps.err.find("pairs to train on"), std::string::npos) << gaps.err;
   EXPECT_EQ(must({"eval", "--out", out}).err.find("ROUGE"), std::string::npos);
+  must({"generate", "--out", out, "--index", "0", "--beams", "2"});
   // The same run resumes with summaries.
   must(small_run("led", out, 4, {"--resume"}));
 }

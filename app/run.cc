@@ -70,8 +70,8 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   require(!hides_bytes || model->mask_token() >= 256, "model.mask_id",
           "got {}, which is a byte; expected 256 or more, of which no text has any",
           model->mask_token());
-  require(model->vocab() >= 256 || config.task != "bytes", "model.vocab",
-          "got {}; expected 256 or more, one for each byte", model->vocab());
+  require(model->vocab() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),
+          "model.vocab", "got {}; expected 256 or more, one for each byte", model->vocab());
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,

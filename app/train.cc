@@ -74,6 +74,16 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
   }
   const double planned_seconds = number_of(settings, "seconds");
   require_same_model(settings, line.settings, beginning.out);
+  const Setting *const from = last_setting(line.settings, "start.from"), *const began =
+                                                                             last_setting(
+                                                                                 settings,
+                                                                                 "start.from");
+  const bool same = from == nullptr || (began != nullptr ? from->value == began->value
+                                                         : from->value == Json(std::string()));
+  require(same || beginning.checkpoint.empty(), "--from",
+          "is for the first step, and the run in {} has gone on from its own: leave it out, or "
+          "choose another --out",
+          beginning.out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   const std::optional<Choice> automatic = take_auto(settings);
   require(

@@ -612,6 +612,28 @@ TEST_F(RunFolders, OfGeneratedSamplesAreNotScoredOnFiles) {
           "task is \"promoter\", and was \"motif-dna\"");
 }
 
+TEST_F(RunFolders, StartOnlyOnceFromAnother) {
+  const std::string base = folder / "base", out = folder / "run";
+  must(train(base, {"--steps", "1"}));
+  must(train(out, {"--steps", "1", "--from", base}));
+  must({"train", "--out", out, "--resume", "--steps", "2", "--from", base});
+  refused({"train", "--out", out, "--resume", "--steps", "3", "--from", out},
+          "--from: is for the first step");
+  refused({"train", "--out", base, "--resume", "--steps", "3", "--from", out},
+          "--from: is for the first step");
+}
+
+TEST_F(RunFolders, MayHaveFewerTokensThanBytes) {
+  std::string pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  for (char c = 'a'; c <= 'z'; ++c) pieces += std::string{c, '\n', '#', '#', c, '\n'};
+  const std::string vocabulary = folder / "pieces.txt", out = folder / "run";
+  write(vocabulary, pieces);
+  const Words few = {"--steps", "1", "--tokenizer", vocabulary, "--set"};
+  must(train(out, few + Words{"model.vocab=57"}));
+  refused(train(folder / "less", few + Words{"model.vocab=56"}),
+          "model.vocab: got 56; bytes has 57");
+}
+
 TEST_F(RunFolders, SayHowTheirDataWereRead) {
   const std::string out = folder / "run";
   must({"train", "--model", "transformer:encoder", "--layers", "1", "--set", "model.d_model=16",

@@ -8,7 +8,9 @@
 #include "app/step.h"
 #include "app/training.h"
 #include "core/error.h"
+#include "data/data_sets.h"
 #include "data/io/files.h"
+#include "models/document_model.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -44,6 +46,16 @@ double number_of(const Settings& settings, std::string_view key) {
   return setting != nullptr && setting->value.is_number() ? setting->value.number() : 0;
 }
 
+/// Returns the most tokens of a sample. Documents of files have those of their sentences, whatever
+/// the length of the configuration is.
+int64_t longest_sample(const RunConfig& config) {
+  if (find_data_set(config.task).kind != DataKind::documents) return config.length;
+  const auto model = config.model->build(Init{.meta = true});
+  const DocumentModel* const documents = model->as_document_model();
+  if (documents == nullptr) return config.length;
+  return config.extracts.chunk * (documents->max_sentence() - 1);
+}
+
 /// Chooses the memory policy that --budget asks for, if any. Returns what to say about it.
 std::string choose_policy(const CommandLine& line, const Settings& settings,
                           std::optional<Choice> automatic, RunConfig& config) {
@@ -53,7 +65,9 @@ std::string choose_policy(const CommandLine& line, const Settings& settings,
   if (budget == nullptr) return {};
   const bool given = last_setting(settings, "model.memory") != nullptr;
   const Choice from = automatic.value_or(given ? Choice::own : Choice::same);
+  const int64_t length = std::exchange(config.length, longest_sample(config));
   const Strategy s = choose_strategy(config, parse_bytes(*budget, "--budget"), from);
+  config.length = length;
   config.sparing = true;
   std::string remark =
       fmt::format("{}: a step needs {} of {}, and runs {:.2f} forward passes again", s.options(),

@@ -141,6 +141,31 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// Documents have the tokens of their sentences, 30 of 11 at most here, whatever --length says.
+TEST(Limits, OfDocumentsFollowTheirSentences) {
+  const Folder folder;
+  std::string article = "some words of it";
+  for (int i = 0; i < 40; ++i) article += " <S_SEP> then some more words of it";
+  for (const char* part : {"train", "valid"}) {
+    write(folder / (std::string(part) + ".article"), article + "\n" + article + "\n");
+    write(folder / (std::string(part) + ".summary"), "some words of it\nsome words of it\n");
+  }
+  for (const std::string model : {"hibert:labels", "hibert"}) {
+    SCOPED_TRACE(model);
+    const int64_t peak = predicted({"standard", of(model, "330", "2", {"model.vocab=260"})});
+    const auto start = [&](int64_t bytes) {
+      return run(
+          with({"train", "--task", "documents", "--data", "documents=" + folder.path(), "--memory",
+                "standard", "--threads", "1", "--steps", "2", "--out", folder / model, "--budget",
+                std::to_string(bytes), "--set", fmt::format("memory_limit={}", bytes)},
+               of(model, "64", "2", {"model.vocab=260"})));
+    };
+    EXPECT_EQ(start(peak - 1).err.find("--budget: a step needs"), 0u);
+    const Outcome o = start(peak);
+    EXPECT_EQ(o.code, 0) << o.err;
+  }
+}
+
 /// Returns limits, in MiB, under which a small run fails although it works under a smaller one.
 std::vector<int64_t> failing_limits(int64_t Start::*limit, int64_t most, const char* threads) {
   const Folder folder;

@@ -68,13 +68,15 @@ Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha) {
     const CrossEntropyOptions all{.ignore = -1, .reduction = Reduction::none};
     return cast(cross_entropy(logits, targets, all), logits.dtype());
   }
-  const Tensor p = entmax(logits, alpha).detach();
+  // In f32 for 16 bits: the entropy divides what p was rounded by by alpha - 1.
+  const Tensor wide = cast(logits, accumulator_of(logits.dtype()));
+  const Tensor p = entmax(wide, alpha).detach();
   const Tensor entropy = mul(sub(1.0, sum(pow(p, alpha), {-1})), 1 / (alpha * (alpha - 1)));
   // p is where its bracket has its maximum, so that the bracket's gradient is p.
   // A common offset of the logits is taken out first, since p . z would round it.
-  const Tensor z = sub(logits, max(logits.detach(), -1, true).values);
+  const Tensor z = sub(wide, max(wide.detach(), -1, true).values);
   const Tensor right = squeeze(take_along_axis(z, unsqueeze(targets, -1)), -1);
-  return add(sub(sum(mul(p, z), {-1}), right), entropy);
+  return cast(add(sub(sum(mul(p, z), {-1}), right), entropy), logits.dtype());
 }
 
 }  // namespace longspan

@@ -29,12 +29,12 @@ Tensor sparsemax(const Tensor& x);
 ///   loss = p . z - z_y + H_alpha(p),  p = entmax_alpha(z);   d loss / d z = p - e_y
 /// It is 0 where the right class is ahead of all others by 1 / (alpha - 1), and cross-entropy for
 /// alpha = 1.
-///   logits   [..., V]  f64 f32 f16 bf16, finite
+///   logits   [..., V]  f64 f32 f16 bf16, finite; computed in f32, f64 for f64
 ///   targets  [...]     i64 i32 u8, in [0, V)
 ///   returns  [...]     one loss for each target, dtype of the logits
-///   saves    p and the targets; for alpha that counts as 1 what cross_entropy() saves
-///   throws   ShapeError, DTypeError, DeviceError; ValueError for alpha as entmax(), and on a
-///   target
+///   saves    p, f32 (f64 for f64), and the targets; for alpha that counts as 1 what
+///   cross_entropy() saves throws   ShapeError, DTypeError, DeviceError; ValueError for alpha as
+///   entmax(), and on a target
 ///            out of range
 Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha);
 

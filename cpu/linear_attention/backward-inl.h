@@ -203,20 +203,27 @@ class LinearBackward {
 
   // Loads keys, values with a column of ones, and u of the keys.
   void load_keys(int64_t first, int64_t count) {
-    bool finite = true;
-    head_.pack_existing(head_.v, first, count, values_, finite);
+    bool finite_values = true, finite_keys = true;
+    head_.pack_existing(head_.v, first, count, values_, finite_values);
     const int64_t c = head_.value_width;
     for (int64_t j = 0; j < count; ++j) values_[(c / N * kChunk + j) * N + c % N] = T{1};
-    head_.pack_existing(head_.k, first, count, x_, finite);
+    head_.pack_existing(head_.k, first, count, x_, finite_keys);
+    finite_of_keys_ = finite_values && finite_keys;
     head_.norms_of_keys(x_, first, count, exponents_);
     head_.project(x_, count, k_features_);
   }
 
   // Loads g and u of queries, and the exponents that divide by the denominator or, for features
-  // that are not exponential, 1 / denominator.
+  // that are not exponential, 1 / denominator. Rows without either are zeros, whatever they held.
   void load_queries(int64_t first, int64_t count) {
-    load_output_gradients(first, count);
-    pack_rows(head_.q, first, count, count, T{1}, x_, kChunk);
+    finite_of_queries_ = load_output_gradients(first, count);
+    if (!pack_rows(head_.q, first, count, count, T{1}, x_, kChunk)) finite_of_queries_ = false;
+    for (int64_t i = 0; i < count && !finite_of_queries_; ++i) {
+      const T none = head_.exponential ? -std::numeric_limits<T>::infinity() : T{0};
+      if (normalizer_[first + i] != none) continue;
+      clear_row(x_, head_.width, i);
+      clear_row(outputs_, head_.value_width, i);
+    }
     head_.project(x_, count, q_features_);
     for (int64_t i = 0; i < count; ++i) {
       const T r = normalizer_[first + i];
@@ -228,12 +235,18 @@ class LinearBackward {
     }
   }
 
-  // Loads g but for its last column, which take_weighted_means() finds.
-  void load_output_gradients(int64_t first, int64_t count) {
-    if (!call_.given.out) return;  // zeros
+  // Loads g but for its last column, which take_weighted_means() finds. Returns whether it is
+  // finite.
+  bool load_output_gradients(int64_t first, int64_t count) {
+    if (!call_.given.out) return true;  // zeros
     const RowSource<T> dout = head_rows<T>(call_.given.out, head_.b, head_.h, nullptr);
-    pack_rows(dout, first, count, count, T{1}, outputs_, kChunk);
+    return pack_rows(dout, first, count, count, T{1}, outputs_, kChunk);
   }
+  static void clear_row(T* rows, int64_t width, int64_t i) {
+    for (int64_t c = 0; c < width; ++c) rows[(c / N * kChunk + i) * N + c % N] = T{0};
+  }
+  // Whether the factor 0 of a hidden pair gives 0. If not, rows are computed one by one.
+  bool is_finite() const { return finite_of_keys_ && finite_of_queries_; }
   void set_last_column(int64_t first, int64_t count) {
     const int64_t c = head_.value_width;
     for (int64_t i = 0; i < count; ++i) {
@@ -345,7 +358,7 @@ class LinearBackward {
     load_keys(first, count);
     lower_shift(count);
     load_queries(first, count);
-    if (count > 1 && !queries_are_near(first, count)) {
+    if (count > 1 && !(is_finite() && queries_are_near(first, count))) {
       find_query_gradients(first, count / 2);
       find_query_gradients(first + count / 2, count - count / 2);
       return;
@@ -367,7 +380,7 @@ class LinearBackward {
     set_last_column(first, count);
     raise_shift(first, count);
     load_keys(first, count);
-    if (count > 1 && !keys_are_near(count)) {
+    if (count > 1 && !(is_finite() && keys_are_near(count))) {
       find_key_gradients(first + count / 2, count - count / 2);
       find_key_gradients(first, count / 2);
       return;
@@ -382,7 +395,7 @@ class LinearBackward {
     transpose_later();
     find_value_gradients(count);
     add_weighted(scores_, outputs_, ceil_div(head_.value_width, N), count, true, results_);
-    write_rows(first, count, dv_);
+    write_existing(first, count, head_.value_width, dv_);
     multiply_state(values_, later_, over_values_, count);
     add_weighted(weights_, q_features_, head_.slots / N, count, true, gradients_);
     finish_keys(first, count);
@@ -410,7 +423,7 @@ class LinearBackward {
     load_keys(first, count);
     find_key_features(count, slopes_);
     find_value_gradients(count);
-    write_rows(first, count, dv_);
+    write_existing(first, count, head_.value_width, dv_);
     multiply_state(values_, later_, over_values_, count);
     finish_keys(first, count);
   }
@@ -581,6 +594,13 @@ class LinearBackward {
   void write_rows(int64_t first, int64_t count, const RowSink<T>& to) const {
     for (int64_t i = 0; i < count; ++i) write_row(results_, kChunk, i, T{1}, to, first + i);
   }
+  // The same with zeros for keys that do not exist, whatever queries hold.
+  void write_existing(int64_t first, int64_t count, int64_t width, const RowSink<T>& to) const {
+    for (int64_t j = 0; j < count && head_.masked(); ++j) {
+      if (!head_.exists(first + j)) clear_row(results_, width, j);
+    }
+    write_rows(first, count, to);
+  }
 
   // The factor e^(+-|x|^2 / 2) of a query cancels in the quotient, and so does its gradient.
   void finish_queries(int64_t first, int64_t count) {
@@ -607,7 +627,7 @@ class LinearBackward {
         }
       }
     }
-    write_rows(first, count, dk_);
+    write_existing(first, count, head_.width, dk_);
   }
 
   const LinearGradientCall& call_;
@@ -637,6 +657,7 @@ class LinearBackward {
   const T* normalizer_ = nullptr;
   T* means_ = nullptr;  // dO . out of each query
   const T* reference_ = nullptr;
+  bool finite_of_keys_ = true, finite_of_queries_ = true;  // of the chunk
   RowSink<T> dq_, dk_, dv_;
   Prefetcher prefetcher_;
   std::vector<InnerRange> over_values_, over_outputs_, over_half_, over_slots_;

@@ -394,7 +394,7 @@ class LinearForward {
   // their products with the sums of the features of keys.
   void load_queries(int64_t first, int64_t count, const T* top, const T* totals) {
     const Tag<T> d;
-    pack_rows(head_.q, first, count, count, T{1}, x_, kChunk);
+    if (!pack_rows(head_.q, first, count, count, T{1}, x_, kChunk)) clear_blind(count);
     head_.project(x_, count, q_features_);
     for (int64_t i = 0; i < count; ++i) {
       row_[i] = head_.exponential ? -head_.top_of_row(q_features_, i, top) : T{1};
@@ -408,6 +408,17 @@ class LinearForward {
         odd = hn::MulAdd(hn::Load(d, f + V), hn::Load(d, totals + r + V), odd);
       }
       denominators_[i] = simd::sum_lanes(d, hn::Add(even, odd));
+    }
+  }
+
+  // Puts zeros into queries that see no key, whose result is 0 whatever they hold.
+  void clear_blind(int64_t count) {
+    bool seen = has_keys_;
+    for (int64_t i = 0; i < count; ++i) {
+      // The exponent of a key that is not a number is none either.
+      seen = seen || (in_.numbers.causal && !(exponents_[i] <= kNone));
+      for (int64_t c = 0; c < head_.width && !seen; ++c)
+        x_[(c / N * kChunk + i) * N + c % N] = T{0};
     }
   }
 

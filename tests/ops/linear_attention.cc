@@ -217,6 +217,48 @@ TEST(LinearAttention, WithoutAKeyTheOutputIsZero) {
   }
 }
 
+/// A query that is not a number reaches no result without a key, no key that does not exist, and
+/// with causality no later one.
+TEST(LinearAttention, NaNReachesOnlyWhatItSees) {
+  constexpr int64_t at = 11;
+  for (const FeatureMap map : kMaps) {
+    for (const bool causal : {false, true}) {
+      Call x = call({2, 1, 30, 30, 4, 3, 6}, map, causal);
+      x.options.key_lengths = Tensor::from(std::vector<int64_t>{0, 20}, {2});
+      Call wrong = x;
+      const Tensor row = full({2, 1, 1, 4}, NAN, DType::f64);
+      wrong.q = concat({narrow(x.q, 2, 0, at), row, narrow(x.q, 2, at + 1, 29 - at)}, 2);
+      const auto results = [](Call c) {
+        for (Tensor* t : {&c.q, &c.k, &c.v}) *t = leaf(contiguous(*t));
+        const Tensor out = run(c, DType::f64).out;
+        backward(sum(mul(out, add(out, 1.0))));
+        return std::vector<Tensor>{out.detach(), grad(c.q), grad(c.k), grad(c.v)};
+      };
+      const auto with = results(wrong), without = results(x);
+      for (size_t n = 0; n < with.size(); ++n) {
+        SCOPED_TRACE(describe(x) + " " + std::to_string(n));
+        const auto rows = [n](const std::vector<Tensor>& all, int64_t sample, int64_t from,
+                              int64_t to) {
+          return values_of(contiguous(narrow(select(all[n], 0, sample), 1, from, to - from)));
+        };
+        const std::vector<double> blind = rows(with, 0, 0, 30);
+        EXPECT_EQ(blind, std::vector<double>(blind.size(), 0));
+        const bool of_keys = n > 1;
+        const std::vector<double> missing = rows(with, 1, 20, 30);
+        if (of_keys) {
+          EXPECT_EQ(missing, std::vector<double>(missing.size(), 0));
+        }
+        if (of_keys && !causal) continue;  // it sees them all
+        EXPECT_LE(distance(rows(with, 1, at + 1, 30), rows(without, 1, at + 1, 30)), 1e-12);
+        if (!of_keys) {
+          EXPECT_LE(distance(rows(with, 1, 0, at), rows(without, 1, 0, at)), 1e-12);
+        }
+        for (const double v : rows(with, 1, at, at + 1)) EXPECT_TRUE(std::isnan(v));
+      }
+    }
+  }
+}
+
 /// Padding may hold anything, even what is not a number.
 TEST(LinearAttention, Test8_PaddedKeysChangeNothing) {
   for (const FeatureMap map : kMaps) {

@@ -33,9 +33,9 @@ Tensor sparsemax(const Tensor& x);
 ///   targets  [...]     i64 i32 u8, in [0, V)
 ///   returns  [...]     one loss for each target, dtype of the logits
 ///   saves    p, f32 (f64 for f64), and the targets; for alpha that counts as 1 what
-///   cross_entropy() saves throws   ShapeError, DTypeError, DeviceError; ValueError for alpha as
-///   entmax(), and on a target
-///            out of range
+///            cross_entropy() saves
+///   throws   ShapeError, DTypeError, DeviceError; ValueError for alpha as entmax(), and on a
+///            target out of range
 Tensor entmax_loss(const Tensor& logits, const Tensor& targets, double alpha);
 
 }  // namespace longspan

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
+#include <vector>
 
 #include "autograd/mode.h"
 #include "autograd/record.h"
@@ -51,6 +53,40 @@ struct Tile {
     return workspace.alias(shape, {heads * rows * keys, rows * keys, keys, 1}, 0);
   }
 };
+
+/// The lengths of a pattern; undefined ones drop their condition.
+struct Lengths {
+  Tensor k_valid, k_begin, q_valid;
+};
+
+/// Whether products may give a hidden pair the factor 0: with inf or NaN in one of these tensors it
+/// would be NaN. Only the host looks, at sums.
+bool may_hide_by_zeros(std::initializer_list<Tensor> factors) {
+  const NoGrad off;
+  return std::all_of(factors.begin(), factors.end(), [](const Tensor& x) {
+    return x.device().kind != DeviceKind::cpu || std::isfinite(sum(x).item());
+  });
+}
+
+/// Calls f(tile) for tiles of one row of one head and the keys that it sees.
+template <class F>
+void for_single_rows(const Tensor& q, int64_t keys, const Reach& reach, const Lengths& lengths,
+                     F&& f) {
+  const auto of = [&](const Tensor& length, int64_t all) {
+    return length ? length.to_vector<int64_t>()
+                  : std::vector<int64_t>(static_cast<size_t>(q.dim(0)), all);
+  };
+  const auto k_valid = of(lengths.k_valid, keys), k_begin = of(lengths.k_begin, 0),
+             q_valid = of(lengths.q_valid, q.dim(2));
+  for (int64_t b = 0; b < q.dim(0); ++b) {
+    const auto at = static_cast<size_t>(b);
+    for (int64_t row = 0; row < std::min(q.dim(2), q_valid[at]); ++row) {
+      const kernels::KeyInterval seen = reach.of(row, 1, keys);
+      const int64_t lo = std::max(seen.lo, k_begin[at]), hi = std::min(seen.hi, k_valid[at]);
+      for (int64_t h = 0; lo < hi && h < q.dim(1); ++h) f(Tile{b, 1, h, 1, row, 1, lo, hi - lo});
+    }
+  }
+}
 
 /// Calls f(tile) for tiles that cover all rows of q which see a key.
 template <class F>
@@ -115,11 +151,6 @@ void require_operands(const Tensor& q, const Tensor& k, const Tensor& v) {
   require_same_device(kOp, {"q", q}, {"v", v});
 }
 
-/// The lengths of a pattern; undefined ones drop their condition.
-struct Lengths {
-  Tensor k_valid, k_begin, q_valid;
-};
-
 /// Returns i64 [B] of the samples of q, contiguous; undefined if it is not given.
 Tensor checked_length(std::string_view name, const Tensor& length, const Tensor& q) {
   if (!length) return {};
@@ -172,16 +203,18 @@ Tensor wide(const Tensor& x) { return cast(x, accumulator_of(x.dtype())); }
 /// Calls f(tile, its probabilities) for all tiles of scaled queries, and writes the thresholds.
 template <class F>
 void for_probabilities(const Tensor& q, const Tensor& k, const Tensor& alpha, const Call& call,
-                       const Lengths& lengths, const Tensor& tau, F&& f) {
+                       const Lengths& lengths, const Tensor& tau, bool by_zeros, F&& f) {
   const Tensor workspace = workspace_for(q, k.dim(2), call.reach);
-  for_tiles(q, k.dim(2), call.reach, [&](const Tile& t) {
+  const auto each = [&](const Tile& t) {
     Tensor x = t.in(workspace);
     multiply(t.rows_of(q), transpose(t.keys_of(k), 2, 3), x);
     kernels::entmax_tile_forward(q.device(), described(t, call, lengths),
                                  narrow(alpha, 0, t.h, t.heads).view(), x.mut(),
                                  t.rows_of(tau).mut());
     f(t, x);
-  });
+  };
+  if (by_zeros) return for_tiles(q, k.dim(2), call.reach, each);
+  for_single_rows(q, k.dim(2), call.reach, lengths, each);
 }
 
 /// The gradients of q, k, v and of alpha for each head.
@@ -198,7 +231,7 @@ Grads gradients_of(const Context& c, const Tensor& dy, const Call& call) {
   Tensor dq = zeros_of(q), dk = zeros_of(k), dv = zeros_of(v);
   Tensor dalpha = c.wants(3) ? zeros_of(tau) : Tensor{};
   const Tensor scores = workspace_for(q, keys, reach), slopes = workspace_for(q, keys, reach);
-  for_tiles(q, keys, reach, [&](const Tile& t) {
+  const auto each = [&](const Tile& t) {
     Tensor x = t.in(scores), dp = t.in(slopes);
     multiply(t.rows_of(q), transpose(t.keys_of(k), 2, 3), x);
     multiply(t.rows_of(g), transpose(t.keys_of(v), 2, 3), dp);
@@ -208,7 +241,12 @@ Grads gradients_of(const Context& c, const Tensor& dy, const Call& call) {
     multiply(transpose(x, 2, 3), t.rows_of(g), t.keys_of(dv), true);
     multiply(dp, t.keys_of(k), t.rows_of(dq));
     multiply(transpose(dp, 2, 3), t.rows_of(q), t.keys_of(dk), true);
-  });
+  };
+  if (may_hide_by_zeros({q, k, g})) {
+    for_tiles(q, keys, reach, each);
+  } else {
+    for_single_rows(q, keys, reach, lengths, each);
+  }
   if (dalpha) dalpha = sum(dalpha, {0, 2});
   const DType dtype = given.dtype();
   return {cast(mul(dq, call.scale), dtype), cast(dk, dtype), cast(dv, dtype), dalpha};
@@ -270,9 +308,10 @@ EntmaxResult entmax_attention(const Tensor& q, const Tensor& k, const Tensor& v,
         const Tensor y = transpose(rows, 1, 2);
         const Tensor t = full({q.dim(0), q.dim(1), q.dim(2)},
                               std::numeric_limits<double>::infinity(), x.dtype(), q.device());
-        for_probabilities(x, keys, each, call, lengths, t, [&](const Tile& tile, const Tensor& p) {
-          multiply(p, tile.keys_of(values), tile.rows_of(y));
-        });
+        for_probabilities(x, keys, each, call, lengths, t, may_hide_by_zeros({values}),
+                          [&](const Tile& tile, const Tensor& p) {
+                            multiply(p, tile.keys_of(values), tile.rows_of(y));
+                          });
         return {transpose(cast(rows, q.dtype()), 1, 2), t};
       });
   out = record(kOp, {q, k, v, each}, out,
@@ -291,10 +330,11 @@ Tensor entmax_density(const Tensor& given, const Tensor& given_k, const Attentio
   const auto counted = [&](const Tensor& queries) {
     Tensor n = Tensor::zeros({q.dim(0), q.dim(1), q.dim(2)}, q.dtype(), q.device());
     const Tensor tau = Tensor::like(n);
-    for_probabilities(queries, k, each, call, lengths, tau, [&](const Tile& t, const Tensor& p) {
-      const Tensor positive = sum(cast(greater(p, zeros_like(p)), q.dtype()), {3});
-      kernels::accumulate(q.device(), positive.view(), t.rows_of(n).mut());
-    });
+    for_probabilities(
+        queries, k, each, call, lengths, tau, true, [&](const Tile& t, const Tensor& p) {
+          const Tensor positive = sum(cast(greater(p, zeros_like(p)), q.dtype()), {3});
+          kernels::accumulate(q.device(), positive.view(), t.rows_of(n).mut());
+        });
     return n;
   };
   // Of equal scores no probability is 0.

@@ -15,7 +15,8 @@ struct EntmaxResult {
 ///   out_i = sum_j P_ij keep_ij / (1 - p) v_j
 /// \cite correia2019 (sec. 3). A query that sees no key gets 0 and no gradient. Scores are computed
 /// in tiles of rows, in the backward pass again: nothing of size L x T is kept, but time stays
-/// quadratic. In 16 bits scores and probabilities are f32.
+/// quadratic. In 16 bits scores and probabilities are f32. On the CPU inf and NaN reach no row that
+/// does not see them; a device multiplies them by 0.
 ///   q        [B, H, L, d]  f64 f32 f16 bf16
 ///   k, v     [B, H, T, d], [B, H, T, dv]; dtype of q
 ///   pattern  one of patterns::dense, causal, local and local_bidirectional; of its masks lengths

@@ -285,6 +285,58 @@ TEST(EntmaxAttention, OfOneIsSoftmax) {
   EXPECT_LT(distance(add(entmax.tau, largest), softmax.lse), 1e-13);
 }
 
+// Inf and NaN of a token reach the rows that see it, forward and back, and no others.
+TEST(EntmaxAttention, NaNReachesOnlyWhatSeesIt) {
+  constexpr int64_t L = 40, at = 25;
+  AttentionPattern p = patterns::causal();
+  p.mask.k_valid = Tensor::from(std::vector<int64_t>{L, 20}, {2});
+  const Tensor inputs[] = {numbers({2, 2, L, 8}, 1), numbers({2, 2, L, 8}, 2),
+                           numbers({2, 2, L, 8}, 3), numbers({2, 2, L, 8}, 4)};
+  const auto results = [&](int spoiled, double value) {
+    Tensor x[4];
+    for (int n = 0; n < 4; ++n) {
+      x[n] = inputs[n];
+      if (n == spoiled) {
+        const Tensor token = longspan::full({2, 2, 1, 8}, value, DType::f64);
+        x[n] = concat({narrow(x[n], 2, 0, at), token, narrow(x[n], 2, at + 1, L - at - 1)}, 2);
+      }
+      x[n] = contiguous(x[n].detach());
+      if (n < 3) set_requires_grad(x[n]);
+    }
+    const Tensor y =
+        entmax_attention(x[0], x[1], x[2], p, longspan::full({1}, 1.5, DType::f64)).out;
+    backward(y, x[3]);
+    return std::vector<Tensor>{y.detach(), grad(x[0]), grad(x[1]), grad(x[2])};
+  };
+  const auto part = [](const Tensor& x, int64_t sample, int64_t from, int64_t to) {
+    return contiguous(narrow(narrow(x, 0, sample, 1), 2, from, to - from));
+  };
+  const auto right = results(-1, 0);
+  for (const int spoiled : {0, 1, 2, 3}) {  // q, k, v and the gradient of the result
+    for (const double value : {NAN, INFINITY}) {
+      SCOPED_TRACE(std::to_string(spoiled) + " " + std::to_string(value));
+      const auto wrong = results(spoiled, value);
+      const bool of_key = spoiled == 1 || spoiled == 2;
+      for (const size_t n : {0, 1, 2, 3}) {
+        SCOPED_TRACE(n);
+        const auto same = [&](int64_t sample, int64_t from, int64_t to) {
+          EXPECT_LE(distance(part(wrong[n], sample, from, to), part(right[n], sample, from, to)),
+                    1e-12);
+        };
+        if (n < 2) same(0, 0, at);                  // queries before the token
+        if (n >= 2 && !of_key) same(0, at + 1, L);  // keys behind it
+        if (n >= 2) same(1, 20, L);                 // keys that do not exist
+        if (n < 2 && of_key) same(1, 0, L);         // queries that such a key does not reach
+      }
+      if (spoiled == 3) continue;
+      const auto own = part(wrong[0], 0, at, at + 1).to_vector<double>();
+      if (std::isnan(value)) {
+        for (const double v : own) EXPECT_TRUE(std::isnan(v));
+      }
+    }
+  }
+}
+
 TEST(EntmaxAttention, CountsTheKeysThatItUses) {
   const Tensor q = numbers({2, 2, 50, 8}, 1, 3), k = numbers({2, 2, 50, 8}, 2);
   AttentionPattern p = patterns::causal();

@@ -212,6 +212,7 @@ Tensor& set_requires_grad(Tensor& tensor, bool value) {
   }
   if (!tensor.meta()) tensor.set_meta(std::make_shared<autograd::Meta>());
   tensor.meta()->requires_grad = value;
+  if (!value) tensor.meta()->grad = {};
   return tensor;
 }
 

@@ -161,8 +161,8 @@ void check_finite(std::string_view op, std::string_view what, const Tensor& tens
 
 /// Whether gradients reach this tensor: a leaf that requires them, or a result that depends on one.
 bool requires_grad(const Tensor& tensor);
-/// Makes a leaf require gradients (or not) and returns it. Throws GradientError on a result of an
-/// op and DTypeError on integers.
+/// Makes a leaf require gradients (or not, which drops the one so far) and returns it. Throws
+/// GradientError on a result of an op and DTypeError on integers.
 Tensor& set_requires_grad(Tensor& tensor, bool value = true);
 /// Returns a leaf's gradient so far; undefined if none has arrived. While the caller holds a
 /// handle, backward() adds to a copy, so the returned tensor does not change.

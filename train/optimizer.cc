@@ -243,7 +243,9 @@ std::vector<Optimizer::Workspace> Optimizer::make_workspaces() const {
 }
 
 void Optimizer::clear_gradients() {
-  for (const Slot& slot : slots_) set_grad(slot.parameter.tensor, {});
+  for (const Slot& slot : slots_) {
+    if (requires_grad(slot.parameter.tensor)) set_grad(slot.parameter.tensor, {});
+  }
   std::fill(scales_.begin(), scales_.end(), 1);
 }
 

@@ -30,7 +30,8 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient, and drops the gradients. Throws ValueError if lr
+  /// Updates every parameter that has a gradient, and drops the gradients. One that has been frozen
+  /// since (set_requires_grad) has none and stays as it is. Throws ValueError if lr
   /// is negative or not finite, and OutOfMemory; in both cases all parameters and states are
   /// unchanged, and the step is not counted. If gradients stay that this optimizer does not have,
   /// and there is no other, says so once on standard error: backward() adds to them for ever.

@@ -441,6 +441,30 @@ TEST(Optimizer, RefusesConstantsAndResults) {
   }
 }
 
+// A parameter may be frozen between steps, with a gradient that has arrived, and later go on.
+TEST(Optimizer, LeavesFrozenParametersAsTheyAre) {
+  for (const auto& [kind, make] : makers) {
+    SCOPED_TRACE(kind);
+    Tensor w = parameter({1, 2}, {2}), u = parameter({3, 4}, {2});
+    const auto optimizer = make({{"w", w}, {"u", u}});
+    const auto step = [&, &optimizer = optimizer] {
+      const auto before = std::pair{w.to_vector<double>(), u.to_vector<double>()};
+      if (requires_grad(w) || requires_grad(u)) backward(sum(mul(w, u)));
+      optimizer->step(0.1);
+      return std::pair{w.to_vector<double>() != before.first,
+                       u.to_vector<double>() != before.second};
+    };
+    EXPECT_EQ(step(), std::pair(true, true));
+    backward(sum(mul(w, u)));
+    set_requires_grad(u, false);
+    EXPECT_FALSE(grad(u));
+    EXPECT_EQ(step(), std::pair(true, false));
+    EXPECT_EQ(step(), std::pair(true, false));
+    set_requires_grad(u);
+    EXPECT_EQ(step(), std::pair(true, true));
+  }
+}
+
 /// Runs three steps of an optimizer for `w` alone, of a loss that has `other` too. Returns what
 /// standard error gets.
 std::string said_in_three_steps(const Tensor& w, const Tensor& other) {

@@ -130,6 +130,7 @@ std::vector<IndexSet> SparseTransformerConfig::sets() const {
 }
 
 int64_t SparseTransformerConfig::sub_block(int64_t head) const {
+  if (!has(sets(), IndexSet::summary)) return 0;  // columns are not checked, and nobody uses them
   const int64_t n = sub_blocks > 0 ? sub_blocks : std::min(n_head, stride / columns);
   return head % n;
 }

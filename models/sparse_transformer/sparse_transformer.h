@@ -89,7 +89,7 @@ struct SparseTransformerConfig {
   std::string_view extend_positions(int64_t length);
   /// Parses index_sets. Throws ValueError on an empty list or an unknown name.
   std::vector<IndexSet> sets() const;
-  /// Returns s of head h.
+  /// Returns s of head h, 0 without summary columns.
   int64_t sub_block(int64_t head) const;
 };
 

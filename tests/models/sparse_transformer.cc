@@ -632,6 +632,18 @@ TEST(SparseTransformer, EveryLengthFromOneOnTrains) {
   }
 }
 
+TEST(SparseTransformer, ColumnsThatNoSetHasMayBeAnyNumber) {
+  for (const Integration integration : {Integration::interleave, Integration::multihead}) {
+    for (const int64_t columns : {0, 6}) {  // of a stride of 5
+      SparseTransformerConfig c = tiny("local,strided", integration);
+      const Tensor tokens = some_tokens(1, 12, c.vocab),
+                   usual = made(c, f32).logits(tokens, Pass{});
+      c.columns = columns;
+      EXPECT_TRUE(same_bits(made(c, f32).logits(tokens, Pass{}), usual)) << columns;
+    }
+  }
+}
+
 TEST(SparseTransformer, RejectsWhatDoesNotFit) {
   const auto message = [](const std::function<void(SparseTransformerConfig&)>& change) {
     SparseTransformerConfig c = sparse_transformer_preset("tiny");

@@ -112,7 +112,8 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0, scale = 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    if (a[i] != b[i] && !(std::abs(a[i] - b[i]) <= worst)) worst = std::abs(a[i] - b[i]);
+    const double d = a[i] == b[i] ? 0 : std::abs(a[i] - b[i]);
+    if (!(d <= worst) && !std::isnan(worst)) worst = d;
     if (std::isfinite(b[i])) scale = std::max(scale, std::abs(b[i]));
   }
   return worst / scale;

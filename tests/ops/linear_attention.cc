@@ -221,7 +221,7 @@ TEST(LinearAttention, WithoutAKeyTheOutputIsZero) {
 /// A query that is not a number reaches no result without a key, no key that does not exist, and
 /// with causality no later one.
 TEST(LinearAttention, NaNReachesOnlyWhatItSees) {
-  constexpr int64_t at = 11;
+  constexpr int64_t at = 9;  // not the last of a group of rows
   for (const FeatureMap map : kMaps) {
     for (const bool causal : {false, true}) {
       Call x = call({2, 1, 30, 30, 4, 3, 6}, map, causal);

@@ -11,7 +11,8 @@ namespace longspan {
 ///   S_ij  = scale q_i . (k_j + relation[label(i, j)])
 ///   out_i = sum_j softmax_j(S_i.) keep_ij / (1 - p) v_j
 /// \cite ye2019 (eq. 2 and 3). A row without keys gets 0 and no gradient. Keys are read run by run;
-/// nothing is kept for a pair.
+/// nothing is kept for a pair. Rows that share keys are computed together, where a hidden pair has
+/// the factor 0: inf and NaN of a key may make NaN of such a row that does not see it.
 ///   q         [B, H, R, d]  any floating dtype; 16-bit ones are computed in f32. R is the number
 ///             of rows of the layout
 ///   k, v      [B, H, N, d], [B, H, N, dv]; dtype of q; N is the number of its keys

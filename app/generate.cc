@@ -116,7 +116,14 @@ std::optional<BeamSearch> search_of_decoder(const CommandLine& typed, const Opti
                                             BeamSearch search) {
   const auto given = [&](std::string_view key) { return last_setting(typed.settings, key); };
   const bool beams = given("search.beams") != nullptr;
-  if (!beams && given("search.no_repeat_ngram") == nullptr) return std::nullopt;
+  if (!beams && given("search.no_repeat_ngram") == nullptr) {
+    for (const char* const key : {"sample.top_k", "sample.top_p", "seed"}) {
+      const Setting* const s = given(key);
+      require(s == nullptr || !s->text || o.temperature > 0, s != nullptr ? s->origin : "",
+              "with --temperature 0 nothing is drawn: leave it out");
+    }
+    return std::nullopt;
+  }
   for (const char* const key : {"sample.top_k", "sample.top_p", "seed", "sample.temperature"}) {
     const Setting* const s = given(key);
     const bool greedy = s != nullptr && s->key == "sample.temperature" && o.temperature == 0;

@@ -298,6 +298,8 @@ TEST_F(Options, AreRefusedWhereTheyDoNothing) {
       {{"generate", "--out", run_d, "--beams", "2", "--temperature", "1"}, "--temperature"},
       {{"generate", "--out", run_d, "--beams", "0"}, "--beams"},
       {{"generate", "--out", run_d, "--top-p", "0"}, "--top-p"},
+      {{"generate", "--out", run_d, "--temperature", "0", "--top-k", "3"}, "--top-k"},
+      {{"generate", "--out", run_d, "--temperature", "0", "--seed", "3"}, "--seed"},
       {{"generate", "--out", run_d, "--part", "all"}, "--part"},
       // Numbers that only the end of the work would refuse.
       {{"eval", "--out", run_d, "--stride", "0"}, "--stride"},

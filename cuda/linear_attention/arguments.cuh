@@ -113,6 +113,8 @@ struct LinearArguments {
   const int64_t* k_valid = nullptr;
   const uint8_t* k_hidden = nullptr;
   int64_t hidden_sample = 0;
+  bool has_start = false;        // whether there are sums of earlier keys
+  const A* start_top = nullptr;  // their exponents [B, H, F]
   A *normalizer = nullptr, *reference = nullptr, *means = nullptr;  // [B, H, L]
   Segments query_segments, key_segments;
 

@@ -204,7 +204,8 @@ class LinearBackward : public LinearBlock<A> {
     project_back(count, [&](int i, int c, A sum) { x.dq.store(b, h, first + i, c, sum); });
   }
 
-  /// From features of keys, their slopes and, if causal, the products of the chunk's pairs.
+  /// From features of keys, their slopes and, if causal, the products of the chunk's pairs. Keys
+  /// that do not exist get zeros, whatever queries hold.
   __device__ void finish_keys(LinearStates<A> state, int64_t first, int count) {
     const int pairs = x.causal ? count : 0, width = x.value_width;
     block_product<Along::depth, Along::line>(
@@ -217,7 +218,9 @@ class LinearBackward : public LinearBlock<A> {
           return r < x.features ? state.sums[this->at_state(r, c)] * work.factor[r]
                                 : this->output_gradient(first + r - x.features, c);
         },
-        [&](int j, int c, A sum) { x.dv.store(b, h, first + j, c, sum); });
+        [&](int j, int c, A sum) {
+          x.dv.store(b, h, first + j, c, this->exists(first + j) ? sum : A(0));
+        });
     block_product<Along::depth, Along::depth>(
         shared.tiles, count, x.features, width + 1 + pairs,
         [&](int j, int c) {
@@ -239,7 +242,7 @@ class LinearBackward : public LinearBlock<A> {
     const A norm = static_cast<A>(x.norm_sign) * x.scale * x.scale;
     project_back(count, [&](int j, int c, A sum) {
       if (x.norm_sign != 0) sum += norm * shared.denominators[j] * this->key(first + j, c);
-      x.dk.store(b, h, first + j, c, sum);
+      x.dk.store(b, h, first + j, c, this->exists(first + j) ? sum : A(0));
     });
   }
 

@@ -62,6 +62,7 @@ class LinearBlock {
     b = head / x.heads;
     h = head % x.heads;
     poisoned = false;
+    first_seeing = find_first_seeing(head);
   }
 
  protected:
@@ -89,10 +90,27 @@ class LinearBlock {
 
   __device__ A value(int64_t j, int c) const { return exists(j) ? x.v.load(b, h, j, c) : A(0); }
   __device__ A key(int64_t j, int c) const { return exists(j) ? x.k.load(b, h, j, c) : A(0); }
-  __device__ A query(int64_t i, int c) const { return x.q.load(b, h, i, c); }
-  /// An element of dO; zero if it is not given.
+  /// Zero in queries that see no key: their results are zeros, whatever they hold.
+  __device__ A query(int64_t i, int c) const {
+    return i < first_seeing ? A(0) : x.q.load(b, h, i, c);
+  }
+  /// An element of dO; zero if it is not given or if the query sees no key.
   __device__ A output_gradient(int64_t i, int c) const {
-    return x.dout.data == nullptr ? A(0) : x.dout.load(b, h, i, c);
+    return x.dout.data == nullptr || i < first_seeing ? A(0) : x.dout.load(b, h, i, c);
+  }
+  /// The first query that sees a key, the same in all threads; the number of queries if none does.
+  __device__ int64_t find_first_seeing(int64_t head) const {
+    if (x.has_start) {
+      bool known = !shifts();
+      for_all(x.features,
+              [&](int r) { known = known || x.start_top[head * x.features + r] > none; });
+      if (any_thread(known)) return 0;
+    }
+    int64_t keys = x.keys, j = 0;
+    if (x.k_valid != nullptr && x.k_valid[b] < keys) keys = x.k_valid[b];
+    while (j < keys && !exists(j)) ++j;
+    if (j >= keys) return x.queries;
+    return x.causal ? j : 0;
   }
   __device__ const A* projection() const { return x.projection + h * x.projection_head; }
 
@@ -335,7 +353,7 @@ class LinearBlock {
   const LinearArguments<A>& x;
   LinearShared<A>& shared;
   LinearWorkspace<A> work;
-  int64_t b = 0, h = 0;
+  int64_t b = 0, h = 0, first_seeing = 0;
   bool poisoned = false;  // whether a sum is NaN, which no cut mends
 };
 

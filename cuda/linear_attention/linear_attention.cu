@@ -145,6 +145,8 @@ LinearArguments<A> arguments_of(const LinearAttentionInputs& in) {
   x.k_valid = in.k_valid.as<int64_t>();
   x.k_hidden = in.k_hidden.as<uint8_t>();
   if (in.k_hidden && in.k_hidden.dim(0) > 1) x.hidden_sample = x.keys;
+  x.has_start = static_cast<bool>(in.sums);
+  x.start_top = in.top.as<A>();
   x.query_segments = Segments::of(x.queries);
   x.key_segments = Segments::of(x.keys);
   return x;

@@ -73,8 +73,7 @@ struct LinearAttentionResult {
 ///               NotImplemented on a device without the kernel
 /// Gradients reach q, k, v and the sums of the state; `top` is a constant, and so state.sums
 /// 2^state.top has the gradient of the sum that it stands for. A query that sees no key, or whose
-/// denominator is 0, gets out = 0 and no gradient (a device multiplies by 0, so that inf and NaN of
-/// a query without keys stay NaN there).
+/// denominator is 0, gets out = 0 and no gradient.
 /// Exponentials are computed relative to the largest exponent of each feature so far, so that no
 /// input of normal size overflows or vanishes: where a key of a chunk dwarfs what an earlier row
 /// of it sees, the chunk is cut until no digits are lost. Logits and sums are f32 (f64 for f64).

@@ -1,5 +1,4 @@
-// Runs over documents: what HIBERT learns, by the numbers of its acceptance tests, and how its
-// extracts are scored.
+// Runs over documents: what HIBERT learns, and how its extracts are scored.
 #include "app/documents/document_data.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +79,7 @@ std::pair<double, double> masked_losses(const TrainingRun& run) {
 }
 
 // A context of other sentences is what brings the loss of a hidden topic below ln 16.
-TEST(Hibert, Test15_LearnsToWriteHiddenSentencesOfATopic) {
+TEST(Hibert, LearnsToWriteHiddenSentencesOfATopic) {
   const auto run = [](const char* document_layers) {
     return TrainingRun(config_of({{"model.name", "hibert"},
                                   {"task", "topic-docs"},
@@ -104,7 +103,7 @@ TEST(Hibert, Test15_LearnsToWriteHiddenSentencesOfATopic) {
   EXPECT_GT(tokens, 0.98 * std::log(16.0) / 4);
 }
 
-TEST(Hibert, Test16_LabelsMoreWithPreTrainingThanWithout) {
+TEST(Hibert, LabelsMoreWithPreTrainingThanWithout) {
   const TrainingRun pretrained(config_of({{"model.name", "hibert"},
                                           {"task", "topic-labels"},
                                           {"steps", "2000"},
@@ -153,7 +152,7 @@ void write_articles(const Folder& folder) {
 }
 
 // Texts of this test's own; bench/learning.sh hibert-overfit learns eight of wiki-leads by heart.
-TEST(Hibert, Test17_LearnsTheOracleOfEightDocumentsByHeart) {
+TEST(Hibert, LearnsTheOracleOfEightDocumentsByHeart) {
   const Folder folder;
   write_articles(folder);
   const TrainingRun run(config_of({{"model.name", "hibert:labels"},

@@ -55,7 +55,7 @@ std::vector<std::vector<float>> train(RunConfig config, const std::string& out,
 }
 
 /// Steps 2 and 5 of six draw new projections; a run that goes on from step 4 has those of step 2.
-TEST(PerformerRuns, Test10_CheckpointsRestoreProjections) {
+TEST(PerformerRuns, CheckpointsRestoreProjections) {
   const Folder folder;
   const auto whole = train(config_of("performer:tiny"), folder.path() + "/whole");
   const Options four{{"steps", "4"}, {"save_every", "4"}};

@@ -86,7 +86,7 @@ void expect_equal_memories(const Stepped& a, const Stepped& b) {
   }
 }
 
-TEST(Compressive, Test10_AnUpdateTakesTheMeanOfTheGradientsOfItsSteps) {
+TEST(Compressive, AnUpdateTakesTheMeanOfTheGradientsOfItsSteps) {
   for (const int64_t accumulate : {1, 2}) {
     const Folder folder;
     Stepped one(config_of(folder, 1, 0, accumulate)), three(config_of(folder, 3, 0, accumulate));
@@ -110,7 +110,7 @@ TEST(Compressive, Test10_AnUpdateTakesTheMeanOfTheGradientsOfItsSteps) {
   }
 }
 
-TEST(Compressive, Test10_WithoutLearningMemoriesDoNotDependOnThePeriod) {
+TEST(Compressive, WithoutLearningMemoriesDoNotDependOnThePeriod) {
   const Folder folder;
   Stepped one(config_of(folder, 1)), four(config_of(folder, 4));
   for (int64_t step = 0; step < 9; ++step) {

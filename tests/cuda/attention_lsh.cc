@@ -59,7 +59,7 @@ TEST(LshGeneral, IsWhatTheOpRuns) {
   EXPECT_GT(emulated::launches(), before);
 }
 
-TEST(LshGeneral, Test12_HashesAsTheCpuDoes) {
+TEST(LshGeneral, HashesAsTheCpuDoes) {
   const LshBuckets buckets{16, 10};
   const Tensor rotations = lsh_rotations(Generator{4}, 3, 4, 20, buckets);
   const Tensor q = normal({2, 3, 300, 20}, Generator{5});

@@ -43,7 +43,7 @@ Corpus open(const std::string& id, const std::string& path, const CorpusOptions&
   return open_corpus(id, {.root = "", .data = id + "=" + path}, options);
 }
 
-TEST(TasksAndData, Test1_CountsOfTheBundledText) {
+TEST(TasksAndData, CountsOfTheBundledText) {
   const Folder folder;
   std::filesystem::create_directory(folder / "tinyshakespeare");
   std::filesystem::copy_file(LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz",
@@ -160,7 +160,7 @@ double count_bits(const Corpus& corpus, bool order_1) {
   return bits / static_cast<double>(corpus.test.size());
 }
 
-TEST(TasksAndData, Test1_CountsOfTheBundledProteins) {
+TEST(TasksAndData, CountsOfTheBundledProteins) {
   const Corpus corpus = open("proteins", LONGSPAN_SOURCE_DIR "/data/samples/uniprot-500.fasta.gz");
   EXPECT_TRUE(corpus.warnings.empty());
   EXPECT_EQ(corpus.train.size(), 198'162);
@@ -349,7 +349,7 @@ TEST(DataSets, WordsAndTheirCache) {
   EXPECT_EQ(ids_of(open("words", folder / "x").test), ids_of(longer.test));
 }
 
-TEST(TasksAndData, Test1_WordsOfALineEndInEos) {
+TEST(TasksAndData, WordsOfALineEndInEos) {
   const Folder folder;
   write_bytes(folder / "train.txt", " = A = \n \n b c \n");
   write_bytes(folder / "valid.txt", "\nb\n");
@@ -384,7 +384,7 @@ TEST(DataSets, BytesInTokensOfAnother) {
   EXPECT_THROW(open("dna", folder / "x", {.split = "", .tokenizer = model}), Error);
 }
 
-TEST(TasksAndData, Test8_GzipAndPlainGiveTheSameTokens) {
+TEST(TasksAndData, GzipAndPlainGiveTheSameTokens) {
   const Folder folder;
   std::filesystem::copy_file(LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz",
                              folder / "x.gz");
@@ -462,7 +462,7 @@ TEST(DataSets, PicturesComeWhole) {
                        "not whole pictures"));
 }
 
-TEST(TasksAndData, Test7_EveryTokenIsScoredOnce) {
+TEST(TasksAndData, EveryTokenIsScoredOnce) {
   const Folder folder;
   std::string images, text;
   for (int i = 0; i < 3 * 3073; ++i) images += static_cast<char>(philox_word(1, i));

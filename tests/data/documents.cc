@@ -1,5 +1,4 @@
-// Documents as sentences: files, tokens, masks, extracts and oracles, with the acceptance tests of
-// HIBERT that concern data, by their numbers.
+// Documents as sentences: files, tokens, masks, extracts and oracles.
 
 #include "data/documents.h"
 
@@ -39,9 +38,9 @@ TokenDocument numbered(int32_t d, int32_t n) {
   return out;
 }
 
-// ------------------------------------------------------------------------------ acceptance tests
+// ------------------------------------------------------------------------------ masks and extracts
 
-TEST(Hibert, Test9_MasksHaveTheirStatistics) {
+TEST(Hibert, MasksHaveTheirStatistics) {
   const SentenceMasking masking{.token = 777};
   for (const auto& [n, expected] :
        {std::pair{1, 1}, {6, 1}, {13, 1}, {14, 2}, {20, 3}, {30, 4}, {33, 4}, {34, 5}, {200, 5}}) {
@@ -105,7 +104,7 @@ TEST(Hibert, Test9_MasksHaveTheirStatistics) {
   EXPECT_LT(*from.rbegin(), 213);
 }
 
-TEST(Hibert, Test12_SelectionTakesTheBestSentencesWithoutCommonTrigrams) {
+TEST(Hibert, SelectionTakesTheBestSentencesWithoutCommonTrigrams) {
   const Strings text{"a b c d", "e f g", "B C D now", "h i", "e f g h", "j k l"};
   const std::vector<double> scores{0.5, 0.9, 0.5, 0.2, 0.9, 0.5};
   const auto chosen = [&](ExtractOptions o) { return select_sentences(scores, text, o); };
@@ -158,7 +157,7 @@ TEST(Hibert, Test12_SelectionTakesTheBestSentencesWithoutCommonTrigrams) {
   EXPECT_THROW(chosen({.sentences = -1}), ValueError);
 }
 
-TEST(Hibert, Test13_GoldenValuesOfRouge) {
+TEST(Hibert, GoldenValuesOfRouge) {
   const std::string reference = "police killed the gunman";
   for (const int n : {1, 2}) EXPECT_EQ(rouge_n(reference, reference, n).f1(), 1);
   EXPECT_EQ(rouge_l(reference, reference).f1(), 1);
@@ -177,7 +176,7 @@ TEST(Hibert, Test13_GoldenValuesOfRouge) {
 
 // A greedy choice need not be the best one: of random words, the lead of as many sentences can be
 // better. On wiki-leads it never is: longspan eval counts where (bench/results/hibert).
-TEST(Hibert, Test14_OraclesRiseAndAreNoWorseThanTheLead) {
+TEST(Hibert, OraclesRiseAndAreNoWorseThanTheLead) {
   int64_t behind = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const auto text = [&](uint64_t first, uint64_t count) {

@@ -90,7 +90,7 @@ TEST(Wav, RefusesWhatItCannotRead) {
   EXPECT_TRUE(contains(message(wav({1}, 1, 1, 8)), "and 8 bits; expected PCM"));
 }
 
-TEST(TasksAndData, Test3_MuLawReturnsWithinItsSteps) {
+TEST(TasksAndData, MuLawReturnsWithinItsSteps) {
   EXPECT_EQ(mu_law(0), 128);
   EXPECT_EQ(mu_law(32767), 255);
   EXPECT_EQ(mu_law(-32768), 0);

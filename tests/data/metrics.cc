@@ -42,7 +42,7 @@ std::string joined(const Texts& sentences) {
   return text;
 }
 
-TEST(TasksAndData, Test3_RougeOfTheReference) {
+TEST(TasksAndData, RougeOfTheReference) {
   RougeScores mean;
   double sum = 0;
   for (const Json& c : golden()["rouge"].array()) {
@@ -80,7 +80,7 @@ TEST(Rouge, Tokens) {
   EXPECT_THROW(rouge_n("a", "a", 0), ValueError);
 }
 
-TEST(TasksAndData, Test3_AnswersOfSquad) {
+TEST(TasksAndData, AnswersOfSquad) {
   EXPECT_NEAR(answer_overlap("the cat sat", Texts{"cat sat down"}).f1(), 0.8, 1e-15);
   EXPECT_EQ(normal_answer("The  U.S.A.'s \"An\" apple, a_b"), "usas apple ab");
   EXPECT_EQ(normal_answer("\xC3\x89t\xC3\xA9 the\xE2\x80\x94"
@@ -113,7 +113,7 @@ TEST(ClassMeans, AreMeansOfEachClass) {
   EXPECT_THROW(ClassMeans(0), ValueError);
 }
 
-TEST(TasksAndData, Test3_CorrelationsOfTheReferences) {
+TEST(TasksAndData, CorrelationsOfTheReferences) {
   for (const Json& c : golden()["numbers"].array()) {
     const auto x = numbers<double>(c["x"]), y = numbers<double>(c["y"]);
     const auto labels = numbers<int32_t>(c["labels"]);
@@ -127,7 +127,7 @@ TEST(TasksAndData, Test3_CorrelationsOfTheReferences) {
   }
 }
 
-TEST(TasksAndData, Test3_AreaUnderTheCurve) {
+TEST(TasksAndData, AreaUnderTheCurve) {
   const std::vector<double> scores = {.1, .4, .35, .8}, same = {1, 1, 1, 1};
   const std::vector<int32_t> labels = {0, 0, 1, 1}, ones = {1, 1, 1, 1};
   EXPECT_EQ(roc_auc(scores, labels), 0.75);
@@ -139,7 +139,7 @@ TEST(TasksAndData, Test3_AreaUnderTheCurve) {
   EXPECT_EQ(binary_overlap(std::vector<int32_t>{0}, std::vector<int32_t>{1}).f1(), 0);
 }
 
-TEST(TasksAndData, Test3_BleuOfTheReference) {
+TEST(TasksAndData, BleuOfTheReference) {
   for (const Json& c : golden()["bleu"].array()) {
     EXPECT_NEAR(bleu(texts(c["translations"]), texts(c["references"])), c["bleu"].number(), 1e-9);
   }
@@ -163,8 +163,8 @@ TEST(Metrics, RefuseWhatDoesNotMatch) {
   EXPECT_THROW(bleu(Texts{"a"}, Texts{}), ValueError);
 }
 
-TEST(TasksAndData, Test3_MedianAreaUnderTheCurve) {
-  // Three answers: 0.75 as in test 3, 1, and one with all labels equal.
+TEST(TasksAndData, MedianAreaUnderTheCurve) {
+  // Three answers: 0.75 as in AreaUnderTheCurve, 1, and one with all labels equal.
   const std::vector<double> scores = {.1, .1, 5, .4, .2, 5, .35, .3, 5, .8, .9, 5};
   const std::vector<int32_t> labels = {0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1};
   for (const int64_t most : {int64_t{100}, int64_t{0}, int64_t{6}}) {

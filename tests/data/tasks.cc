@@ -19,7 +19,7 @@ namespace {
 using test::contains;
 using test::message_of;
 
-TEST(TasksAndData, Test5_SamplesAreThoseOfTheirKey) {
+TEST(TasksAndData, SamplesAreThoseOfTheirKey) {
   const DuplicateTask duplicate{.symbols = 20, .vocabulary = 32};
   const CopyTask copy;
   const NeedleTask needle;
@@ -37,7 +37,7 @@ TEST(TasksAndData, Test5_SamplesAreThoseOfTheirKey) {
   EXPECT_EQ(begin, (std::vector<int32_t>{0, 12, 53, 78, 44, 0, 12, 53, 78, 44}));
 }
 
-TEST(TasksAndData, Test5_DuplicatesAreSolved) {
+TEST(TasksAndData, DuplicatesAreSolved) {
   const DuplicateTask task{.symbols = 50, .vocabulary = 7};
   std::map<int32_t, int> seen;
   for (uint64_t index = 0; index < 100; ++index) {
@@ -71,7 +71,7 @@ bool stands(const std::vector<int32_t>& bases, int64_t at, const std::vector<int
   return wrong >= 0;
 }
 
-TEST(TasksAndData, Test5_MotifsAreSolved) {
+TEST(TasksAndData, MotifsAreSolved) {
   for (const MotifTask& task :
        {MotifTask{}, MotifTask{.length = 300, .pairs = 3, .nearest = 40, .furthest = 90, .kmer = 3},
         MotifTask{.length = 90, .motif = 5, .mismatches = 0, .nearest = 30, .furthest = 1000}}) {
@@ -114,7 +114,7 @@ TEST(TasksAndData, Test5_MotifsAreSolved) {
   EXPECT_THROW((MotifTask{.kmer = 9}.sample({})), ValueError);
 }
 
-TEST(TasksAndData, Test5_CopiesAreSolved) {
+TEST(TasksAndData, CopiesAreSolved) {
   const CopyTask task{.symbols = 5, .alphabet = 3, .blanks = 7};
   const Sample s = task.sample({.index = 2});
   ASSERT_EQ(task.length(), 17);
@@ -128,7 +128,7 @@ TEST(TasksAndData, Test5_CopiesAreSolved) {
   }
 }
 
-TEST(TasksAndData, Test5_NeedlesAreFound) {
+TEST(TasksAndData, NeedlesAreFound) {
   for (const bool first : {true, false}) {
     const NeedleTask task{.length = 60,
                           .facts = 4,

@@ -225,7 +225,7 @@ TEST(Tokenizer, DecodesAsTheReferences) {
   EXPECT_EQ(prefix.decode(prefix.encode("Speak,  speak. ")), "Speak, speak.");
 }
 
-TEST(TasksAndData, Test2_DecodingGivesTheTextBack) {
+TEST(TasksAndData, DecodingGivesTheTextBack) {
   const auto bytes = byte_tokenizer();
   const std::vector<const Tokenizer*> lossless = {bytes.get(), tokenizers().at("byte_pairs").get(),
                                                   tokenizers().at("unigram").get(),

@@ -107,7 +107,7 @@ void set_z(SpanAttention& layer, const std::vector<double>& z, double most) {
   assign(span, shares);
 }
 
-TEST(AdaptiveSpan, Test1_AFullSpanIsAttentionOfAFixedSpan) {
+TEST(AdaptiveSpan, AFullSpanIsAttentionOfAFixedSpan) {
   for (const int64_t trim : {0, 1}) {
     SpanAttention layer = layer_of({.most = 5, .ramp = 2, .start = 1, .trim = trim});
     set_z(layer, {5, 5}, 5);
@@ -127,7 +127,7 @@ TEST(AdaptiveSpan, Test1_AFullSpanIsAttentionOfAFixedSpan) {
   }
 }
 
-TEST(AdaptiveSpan, Test2_TheMaskHasTheWeightsOfThePaper) {
+TEST(AdaptiveSpan, TheMaskHasTheWeightsOfThePaper) {
   const SpanOptions options{.most = 12, .ramp = 4, .trim = 1};
   SpanAttention layer = layer_of(options, false);  // all scores are 0
   const Tensor x = rows_of(1, 20);
@@ -155,7 +155,7 @@ TEST(AdaptiveSpan, Test2_TheMaskHasTheWeightsOfThePaper) {
   }
 }
 
-TEST(AdaptiveSpan, Test2_ThePapersFormulaHasNoOffset) {
+TEST(AdaptiveSpan, ThePapersFormulaHasNoOffset) {
   SpanAttention layer = layer_of({.most = 12, .ramp = 4, .offset = 0, .trim = 1}, false);
   set_z(layer, {0, 2}, 12);
   const Tensor p = layer.probabilities(rows_of(1, 20), {});
@@ -166,7 +166,7 @@ TEST(AdaptiveSpan, Test2_ThePapersFormulaHasNoOffset) {
   }
 }
 
-TEST(AdaptiveSpan, Test3_CutsAreIrrelevant) {
+TEST(AdaptiveSpan, CutsAreIrrelevant) {
   const Tensor tokens = some_tokens(2, 12, 11);
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t trim : {0, 1, 2}) {
@@ -245,13 +245,13 @@ void expect_trimmed_as_untrimmed(DType dtype, double tolerance, SpanScope scope)
   }
 }
 
-TEST(AdaptiveSpan, Test4_TrimmingChangesNoGradient) {
+TEST(AdaptiveSpan, TrimmingChangesNoGradient) {
   expect_trimmed_as_untrimmed(DType::f64, 1e-13, SpanScope::head);
   expect_trimmed_as_untrimmed(DType::f64, 1e-13, SpanScope::layer);
   expect_trimmed_as_untrimmed(DType::f32, 1e-5, SpanScope::head);
 }
 
-TEST(AdaptiveSpan, Test4_EachHeadComputesItsOwnSpan) {
+TEST(AdaptiveSpan, EachHeadComputesItsOwnSpan) {
   AdaptiveSpan model = made([](auto& c) {
     c.span_max = 300;
     c.span_ramp = 32;
@@ -282,7 +282,7 @@ TEST(AdaptiveSpan, Test4_EachHeadComputesItsOwnSpan) {
   EXPECT_EQ(forward_macs(untrimmed, 50), macs_of(untrimmed.config(), {{300, 300}, {300, 300}}, 50));
 }
 
-TEST(AdaptiveSpan, Test4_ManyHeadsShareLayouts) {
+TEST(AdaptiveSpan, ManyHeadsShareLayouts) {
   std::vector<double> shares;
   for (int h = 0; h < 12; ++h) shares.push_back(h / 12.0);
   const auto with = [&](int64_t trim) {
@@ -306,7 +306,7 @@ TEST(AdaptiveSpan, Test4_ManyHeadsShareLayouts) {
   EXPECT_LT(distance(trimmed.logits(tokens, Pass{}), untrimmed.logits(tokens, Pass{})), 1e-13);
 }
 
-TEST(AdaptiveSpan, Test5_DecodesAsSegmentsOfOneToken) {
+TEST(AdaptiveSpan, DecodesAsSegmentsOfOneToken) {
   for (const int64_t trim : {0, 1, 2}) {
     const AdaptiveSpan model = made([&](auto& c) {
       c.trim = trim;
@@ -325,7 +325,7 @@ TEST(AdaptiveSpan, Test5_DecodesAsSegmentsOfOneToken) {
   }
 }
 
-TEST(AdaptiveSpan, Test5_ASpanThatOutgrowsItsKeysSeesFewer) {
+TEST(AdaptiveSpan, ASpanThatOutgrowsItsKeysSeesFewer) {
   AdaptiveSpan model = made([](auto& c) {
     c.n_layer = 1;
     c.span_max = 30;
@@ -344,7 +344,7 @@ TEST(AdaptiveSpan, Test5_ASpanThatOutgrowsItsKeysSeesFewer) {
   EXPECT_LT(distance(decoded, select(model.logits(there, Pass{}), 1, -1)), 1e-12);
 }
 
-TEST(AdaptiveSpan, Test6_WeightsGrowWithTheSpan) {
+TEST(AdaptiveSpan, WeightsGrowWithTheSpan) {
   SpanAttention layer = layer_of({.most = 12, .ramp = 4, .trim = 0});
   const Tensor x = rows_of(1, 20);
   std::vector<double> before(19, 0.0);
@@ -365,7 +365,7 @@ TEST(AdaptiveSpan, Test6_WeightsGrowWithTheSpan) {
   }
 }
 
-TEST(AdaptiveSpan, Test6_MaskedKeysHaveNoInfluence) {
+TEST(AdaptiveSpan, MaskedKeysHaveNoInfluence) {
   AdaptiveSpan model = made([](auto& c) {
     c.n_layer = 1;
     c.span_max = 12;
@@ -385,7 +385,7 @@ TEST(AdaptiveSpan, Test6_MaskedKeysHaveNoInfluence) {
 
 // At z = 0 and 3 the mask is exactly 1 at distance z + 1 and exactly 0 at z + R + 1. Both keys
 // count, which neither one-sided derivative does.
-TEST(AdaptiveSpan, Test7_AtAKinkBothKeysCount) {
+TEST(AdaptiveSpan, AtAKinkBothKeysCount) {
   constexpr double ramp = 4, h = 1e-6;
   for (const int64_t trim : {0, 1}) {
     SpanAttention layer = layer_of({.most = 9, .ramp = ramp, .trim = trim}, false);
@@ -434,7 +434,7 @@ TEST(AdaptiveSpan, Test7_AtAKinkBothKeysCount) {
   }
 }
 
-TEST(AdaptiveSpan, Test8_ThePenaltyShortensSpans) {
+TEST(AdaptiveSpan, ThePenaltyShortensSpans) {
   for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
     AdaptiveSpan model = made([&](auto& c) {
       c.span_penalty = 50;
@@ -510,7 +510,7 @@ std::pair<AdaptiveSpan, AdaptiveSpan> equal_spans(const Change& change, int64_t 
   return both;
 }
 
-TEST(AdaptiveSpan, Test9_EqualDynamicSpansAreAdaptiveOnes) {
+TEST(AdaptiveSpan, EqualDynamicSpansAreAdaptiveOnes) {
   const Tensor tokens = some_tokens(3, 24, 11);
   for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
     for (const int64_t trim : {0, 1}) {
@@ -544,7 +544,7 @@ TEST(AdaptiveSpan, Test9_EqualDynamicSpansAreAdaptiveOnes) {
 }
 
 // The gradients of v and b are sums over the tokens of the gradients of their spans.
-TEST(AdaptiveSpan, Test9_GradientsAreSumsOverTokens) {
+TEST(AdaptiveSpan, GradientsAreSumsOverTokens) {
   SpanAttention layer = layer_of({.most = 7, .ramp = 3, .dynamic = true, .pre_div = 1.5});
   const Tensor x = rows_of(2, 11), w = normal({2, 11, 6}, Generator{8}, 0.0, 1.0, DType::f64);
   const Tensor b = parameter(layer, "span.bias");
@@ -651,7 +651,7 @@ TEST(AdaptiveSpan, DynamicSpansPayTheirMean) {
 }
 
 // The first row has no other key.
-TEST(AdaptiveSpan, Test10_WithoutKeysARowIsThePersistentAverage) {
+TEST(AdaptiveSpan, WithoutKeysARowIsThePersistentAverage) {
   constexpr int64_t count = 4;
   SpanAttention layer = layer_of({.most = 5, .ramp = 2, .persistent = count});
   const NoGrad off;
@@ -667,7 +667,7 @@ TEST(AdaptiveSpan, Test10_WithoutKeysARowIsThePersistentAverage) {
   EXPECT_GT(distance(row(y, 1), row(expected, 1)), 1e-3);
 }
 
-TEST(AdaptiveSpan, Test10_PersistentVectorsShareTheSoftmax) {
+TEST(AdaptiveSpan, PersistentVectorsShareTheSoftmax) {
   SpanAttention plain = layer_of({.most = 5, .ramp = 2});
   SpanAttention layer = layer_of({.most = 5, .ramp = 2, .persistent = 1});
   for (NamedTensor& p : named_parameters(plain)) {
@@ -712,7 +712,7 @@ int64_t reach_of(const AdaptiveSpan& model, int64_t n) {
   return -1;
 }
 
-TEST(AdaptiveSpan, Test11_ReachIsTheSumOfTheLargestSpans) {
+TEST(AdaptiveSpan, ReachIsTheSumOfTheLargestSpans) {
   for (const int64_t trim : {0, 1, 4}) {
     AdaptiveSpan model = made([&](auto& c) {
       c.n_layer = 3;
@@ -725,7 +725,7 @@ TEST(AdaptiveSpan, Test11_ReachIsTheSumOfTheLargestSpans) {
   }
 }
 
-TEST(AdaptiveSpan, Test12_Gradients) {
+TEST(AdaptiveSpan, Gradients) {
   struct Case {
     const char* what;
     int64_t length;

@@ -1,5 +1,5 @@
-// The acceptance tests of the baselines, by their numbers. Tests 10 (gradients) and 11 (products)
-// also run for every entry of the table of models.
+// The baselines: full and local attention. Gradients and numbers of products are also tested for
+// every entry of the table of models.
 
 #include <gtest/gtest.h>
 
@@ -47,9 +47,9 @@ TransformerConfig with(Positions positions) {
 constexpr Positions every_kind[] = {Positions::none, Positions::sinusoid, Positions::learned,
                                     Positions::learned_per_layer, Positions::shaw};
 
-// 1. Full causal attention, a window that covers everything and two blocks that cover everything
+// Full causal attention, a window that covers everything and two blocks that cover everything
 // compute the same function.
-TEST(Transformer, Test1WideWindowsAreFullAttention) {
+TEST(Transformer, WideWindowsAreFullAttention) {
   for (const int64_t length : {1, 2, 7, 12}) {
     for (const Init& init : {f64, f32}) {
       const NoGrad off;
@@ -74,7 +74,7 @@ TEST(Transformer, Test1WideWindowsAreFullAttention) {
   }
 }
 
-TEST(Transformer, Test1ProbabilitiesSumToOne) {
+TEST(Transformer, ProbabilitiesSumToOne) {
   for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
     TransformerConfig c = tiny();
     c.local = local;
@@ -96,8 +96,8 @@ TEST(Transformer, Test1ProbabilitiesSumToOne) {
   }
 }
 
-// 2. Future tokens do not change earlier outputs, bit for bit.
-TEST(Transformer, Test2FutureIndependence) {
+// Future tokens do not change earlier outputs, bit for bit.
+TEST(Transformer, FutureIndependence) {
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
       for (const Init& init : {f64, f32}) {
@@ -119,8 +119,8 @@ TEST(Transformer, Test2FutureIndependence) {
   }
 }
 
-// 3. Decoding equals the full forward pass. The table of models covers more kinds of models.
-TEST(Transformer, Test3DecodingIsTheFullPass) {
+// Decoding equals the full forward pass. The table of models covers more kinds of models.
+TEST(Transformer, DecodingIsTheFullPass) {
   for (const Positions positions : every_kind) {
     for (const auto& [local, window] : {std::pair{Locality::none, 0},
                                         {Locality::exact, 1},
@@ -146,7 +146,7 @@ TEST(Transformer, Test3DecodingIsTheFullPass) {
   }
 }
 
-TEST(Transformer, Test3DecodingAfterASource) {
+TEST(Transformer, DecodingAfterASource) {
   TransformerConfig c = tiny();
   c.wiring = Wiring::encoder_decoder;
   c.positions = Positions::sinusoid;
@@ -163,8 +163,8 @@ TEST(Transformer, Test3DecodingAfterASource) {
   }
 }
 
-// 4. Without position embeddings an encoder is equivariant to permutations of its tokens.
-TEST(Transformer, Test4Permutation) {
+// Without position embeddings an encoder is equivariant to permutations of its tokens.
+TEST(Transformer, Permutation) {
   TransformerConfig c = with(Positions::none);
   c.wiring = Wiring::encoder;
   const Transformer model = made(c);
@@ -192,8 +192,8 @@ void copy_shared(Module& from, Module& to) {
   }
 }
 
-// 5. Shaw's relative terms.
-TEST(Transformer, Test5ShawDegenerates) {
+// Shaw's relative terms.
+TEST(Transformer, ShawDegenerates) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 12, 17);
   Transformer full = made(with(Positions::shaw));
@@ -210,7 +210,7 @@ TEST(Transformer, Test5ShawDegenerates) {
   EXPECT_LT(distance(full.logits(tokens, Pass{}), none.logits(tokens, Pass{})), 1e-13);
 }
 
-TEST(Transformer, Test5ShawTranslates) {
+TEST(Transformer, ShawTranslates) {
   TransformerConfig c = with(Positions::shaw);
   c.local = Locality::exact;
   c.window = 3;
@@ -236,8 +236,8 @@ void reorder(Tensor& x, const std::vector<int64_t>& order, int axis) {
   assign(x, contiguous(take(x.detach(), ids, axis)).to_vector<double>());
 }
 
-// 6. The two layouts of sinusoids.
-TEST(Transformer, Test6SinusoidLayouts) {
+// The two layouts of sinusoids.
+TEST(Transformer, SinusoidLayouts) {
   const NoGrad off;
   const int64_t width = 16;
   std::vector<int64_t> order;  // halves[c] = interleaved[order[c]]
@@ -267,8 +267,8 @@ TEST(Transformer, Test6SinusoidLayouts) {
   EXPECT_LT(distance(interleaved.logits(tokens, Pass{}), halves.logits(tokens, Pass{})), 1e-12);
 }
 
-// 7. Padding.
-TEST(Transformer, Test7PaddedBatchesEqualSamplesAlone) {
+// Padding.
+TEST(Transformer, PaddedBatchesEqualSamplesAlone) {
   for (const Positions positions : every_kind) {
     TransformerConfig c = with(positions);
     c.wiring = Wiring::encoder;
@@ -289,7 +289,7 @@ TEST(Transformer, Test7PaddedBatchesEqualSamplesAlone) {
   }
 }
 
-TEST(Transformer, Test7NothingToSeeIsZero) {
+TEST(Transformer, NothingToSeeIsZero) {
   MultiHead layer({.d_model = 16,
                    .n_head = 2,
                    .weights = Scheme::normal(0.5),
@@ -306,8 +306,8 @@ TEST(Transformer, Test7NothingToSeeIsZero) {
   for (const double v : grad(x).to_vector<double>()) EXPECT_FALSE(std::isnan(v));
 }
 
-// 8. Attention over one token is its value vector.
-TEST(Transformer, Test8CrossAttentionOverOneToken) {
+// Attention over one token is its value vector.
+TEST(Transformer, CrossAttentionOverOneToken) {
   MultiHead layer({.d_model = 16,
                    .n_head = 2,
                    .cross = true,
@@ -327,8 +327,8 @@ TEST(Transformer, Test8CrossAttentionOverOneToken) {
   EXPECT_LT(distance(y, contiguous(expand(value, {2, 5, 16}))), 1e-13);
 }
 
-// 9. With zero output weights the blocks are the identity.
-TEST(Transformer, Test9ZeroBranchesAreTheIdentity) {
+// With zero output weights the blocks are the identity.
+TEST(Transformer, ZeroBranchesAreTheIdentity) {
   Transformer model = made(with(Positions::none));
   set_all(model, "attention.out.weight", 0);
   set_all(model, "ff.out.", 0);
@@ -342,9 +342,9 @@ TEST(Transformer, Test9ZeroBranchesAreTheIdentity) {
   EXPECT_LT(distance(flatten(model.forward({.tokens = tokens}, Pass{}), 0, 1), expected), 1e-14);
 }
 
-// 10. Gradients, over kinds of parameters, norms, positions, dropout, odd lengths, tied tables and
+// Gradients, over kinds of parameters, norms, positions, dropout, odd lengths, tied tables and
 // label smoothing.
-TEST(Transformer, Test10Gradients) {
+TEST(Transformer, Gradients) {
   uint64_t turn = 0;
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
@@ -382,7 +382,7 @@ TEST(Transformer, Test10Gradients) {
   }
 }
 
-TEST(Transformer, Test10GradientsBeyondOneTile) {
+TEST(Transformer, GradientsBeyondOneTile) {
   for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
     TransformerConfig c = tiny();
     c.local = local;
@@ -398,7 +398,7 @@ TEST(Transformer, Test10GradientsBeyondOneTile) {
   }
 }
 
-TEST(Transformer, Test10GradientsOfAnEncoderDecoder) {
+TEST(Transformer, GradientsOfAnEncoderDecoder) {
   for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
     for (const bool tied : {false, true}) {
       TransformerConfig c = tiny();
@@ -421,7 +421,7 @@ TEST(Transformer, Test10GradientsOfAnEncoderDecoder) {
   }
 }
 
-TEST(Transformer, Test10GradientsOfAClassifier) {
+TEST(Transformer, GradientsOfAClassifier) {
   TransformerConfig c = tiny();
   c.wiring = Wiring::encoder;
   c.classes = 3;
@@ -476,8 +476,8 @@ TEST(Transformer, PeriodsBeyondTheReachAreNotLearnt) {
   EXPECT_GT(last_loss(period / 2), 0.95 * std::log(17.0));  // 2 * 2 < 6
 }
 
-// 11. The number of products equals the closed form.
-TEST(Transformer, Test11MacsAreTheClosedForm) {
+// The number of products equals the closed form.
+TEST(Transformer, MacsAreTheClosedForm) {
   const int64_t l = 11, d = 16, f = 32, v = 17, n = 2, batch = 2;
   TransformerConfig c = tiny();
   const auto check = [&](int64_t pairs) {
@@ -502,7 +502,7 @@ TEST(Transformer, Test11MacsAreTheClosedForm) {
 }
 
 // The decoder has cross-attention, and the embedding a projection of its own.
-TEST(Transformer, Test11MacsOfAnEncoderDecoder) {
+TEST(Transformer, MacsOfAnEncoderDecoder) {
   for (const int64_t d_embed : {0, 6}) {
     TransformerConfig c = tiny();
     c.wiring = Wiring::encoder_decoder;
@@ -512,7 +512,7 @@ TEST(Transformer, Test11MacsOfAnEncoderDecoder) {
   }
 }
 
-TEST(Transformer, Test11MacsOfADecodedToken) {
+TEST(Transformer, MacsOfADecodedToken) {
   const int64_t d = 16, f = 32, v = 17, n = 2, batch = 2;
   for (const int64_t window : {0, 4}) {
     TransformerConfig c = tiny();

@@ -1,5 +1,4 @@
-// The acceptance tests of BigBird, by their numbers. The tests of its encoder-decoder are in
-// bigbird_pegasus.cc.
+// BigBird. The tests of its encoder-decoder are in bigbird_pegasus.cc.
 
 #include <gtest/gtest.h>
 
@@ -110,9 +109,9 @@ TEST(BigBirdBlocks, HaveTheirLayoutsFromTheCache) {
   EXPECT_EQ(layout_cache_state().made, layouts);
 }
 
-// 1. With too few blocks for the pattern the model is dense attention, bit for bit. With r = n - 5
+// With too few blocks for the pattern the model is dense attention, bit for bit. With r = n - 5
 // the middle rows are dense.
-TEST(BigBird, Test1_FewBlocksAreDense) {
+TEST(BigBird, FewBlocksAreDense) {
   const BigBirdConfig c = tiny();
   TransformerConfig t;
   t.wiring = Wiring::encoder;
@@ -141,8 +140,8 @@ TEST(BigBird, Test1_FewBlocksAreDense) {
   for (int64_t i = 2; i < 5; ++i) EXPECT_EQ(seven.keys[static_cast<size_t>(i)].size(), 7u);
 }
 
-// 2. Equals dense attention under the mask, for every plan of random blocks.
-TEST(BigBird, Test2_EqualsTheMask) {
+// Equals dense attention under the mask, for every plan of random blocks.
+TEST(BigBird, EqualsTheMask) {
   for (const int64_t length : {1, 3, 28, 29, 45, 64, 131}) {
     BigBirdConfig c = tiny();
     c.n_head = 4;
@@ -163,7 +162,7 @@ TEST(BigBird, Test2_EqualsTheMask) {
                sees_bigbird(c, length, drawn(c, 0, length)), 1, c.n_head, length, "blocks of 128");
 }
 
-TEST(BigBird, Test2_EqualsTheMaskOfGivenBlocks) {
+TEST(BigBird, EqualsTheMaskOfGivenBlocks) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
   constexpr int64_t length = 45, n = 12;
@@ -196,9 +195,9 @@ TEST(BigBird, Test2_EqualsTheMaskOfGivenBlocks) {
   EXPECT_THROW(made(tiny()).set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2})), ValueError);
 }
 
-// 2. A block that a row sees m times counts as m concatenated copies of its keys. The oracle gets
+// A block that a row sees m times counts as m concatenated copies of its keys. The oracle gets
 // the copies as separate rows and sums their gradients.
-TEST(BigBird, Test2_RepeatsEqualKeysConcatenated) {
+TEST(BigBird, RepeatsEqualKeysConcatenated) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
   c.n_layer = 1;
@@ -283,8 +282,8 @@ TEST(BigBird, Test2_RepeatsEqualKeysConcatenated) {
   EXPECT_LE(distance(grad(tensors[2]), folded(truth.dv)), 1e-12);
 }
 
-// 3. Pairs: the closed formula if b divides L, else the sum over rows.
-TEST(BigBird, Test3_PairCounts) {
+// Pairs: the closed formula if b divides L, else the sum over rows.
+TEST(BigBird, PairCounts) {
   EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
   for (const int64_t b : {4, 16, 64}) {
     for (const int64_t r : {0, 1, 3}) {
@@ -313,9 +312,9 @@ TEST(BigBird, Test3_PairCounts) {
   }
 }
 
-// 4. R(i): r distinct blocks outside the row's fixed pattern, drawn separately for each head, the
+// R(i): r distinct blocks outside the row's fixed pattern, drawn separately for each head, the
 // same in every call.
-TEST(BigBird, Test4_RandomBlocks) {
+TEST(BigBird, RandomBlocks) {
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     for (const int64_t block : {4, 64, 512}) {
       BigBirdConfig c = tiny();
@@ -377,9 +376,9 @@ Tensor padded_output(const BigBird& model, const std::vector<int64_t>& tokens, i
   return contiguous(narrow(y, 1, 0, valid));
 }
 
-// 5. With global_last = real the padding does not affect valid tokens. With padded it does, as in
+// With global_last = real the padding does not affect valid tokens. With padded it does, as in
 // the reference implementations.
-TEST(BigBird, Test5_ThePaddingMattersOnlyToPadded) {
+TEST(BigBird, ThePaddingMattersOnlyToPadded) {
   const NoGrad off;
   BigBirdConfig c = tiny();
   for (const GlobalLast last : {GlobalLast::real, GlobalLast::padded}) {
@@ -392,7 +391,7 @@ TEST(BigBird, Test5_ThePaddingMattersOnlyToPadded) {
   }
 }
 
-TEST(BigBird, Test5_SamplesOfABatchAreAlone) {
+TEST(BigBird, SamplesOfABatchAreAlone) {
   const NoGrad off;
   const BigBirdConfig c = tiny();
   const BigBird model = made(c);
@@ -410,8 +409,9 @@ TEST(BigBird, Test5_SamplesOfABatchAreAlone) {
   }
 }
 
-// 6. Test 2 checks gradients of q, k and v. This test checks the parameters of the tiny model.
-TEST(BigBird, Test6_Gradcheck) {
+// The test against dense attention checks gradients of q, k and v. This one checks the parameters
+// of the tiny model.
+TEST(BigBird, Gradcheck) {
   const BigBirdConfig c = tiny();
   BigBird model = made(c);
   const Tensor tokens = some_tokens(2, 45, c.vocab);
@@ -425,9 +425,9 @@ TEST(BigBird, Test6_Gradcheck) {
             "");
 }
 
-// 7. Without random blocks the variant with global tokens equals ETC: the same parameters and, bit
+// Without random blocks the variant with global tokens equals ETC: the same parameters and, bit
 // for bit, the same outputs and gradients, whatever the block fields say.
-TEST(BigBird, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
+TEST(BigBird, EtcModeWithoutRandomBlocksIsEtcBitForBit) {
   EtcConfig c = bigbird_etc_preset("tiny"), plain = etc_preset("tiny");
   c.n_random = 0;
   c.block = 7;
@@ -455,8 +455,8 @@ TEST(BigBird, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
   EXPECT_THROW(bigbird_etc_preset("none"), ValueError);
 }
 
-// 7. With random blocks: equals the definition, pair by pair, under every limit on visibility.
-TEST(BigBird, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
+// With random blocks: equals the definition, pair by pair, under every limit on visibility.
+TEST(BigBird, EtcModeWithRandomBlocksEqualsTheDenseOracle) {
   for (const int64_t block : {0, 1, 3, 6}) {
     for (const int64_t n_l : {1, 9, 29, 47}) {
       EtcConfig c = etc_preset("tiny");
@@ -504,9 +504,9 @@ TEST(BigBird, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
   }
 }
 
-// 9. The lower triangle of the same blocks, compared with brute force for outputs, gradients and
+// The lower triangle of the same blocks, compared with brute force for outputs, gradients and
 // pairs.
-TEST(BigBird, Test9_CausalRowsEqualTheMask) {
+TEST(BigBird, CausalRowsEqualTheMask) {
   for (const int64_t block : {1, 4, 16}) {
     for (const int64_t length : {1, 3, 28, 45, 131}) {
       BigBirdConfig c = tiny();
@@ -537,9 +537,9 @@ TEST(BigBird, Test9_CausalRowsEqualTheMask) {
   }
 }
 
-// 9. Decoding in steps of any size equals the full pass, because rows do not depend on later
+// Decoding in steps of any size equals the full pass, because rows do not depend on later
 // tokens.
-TEST(BigBird, Test9_CausalDecodingEqualsTheFullPass) {
+TEST(BigBird, CausalDecodingEqualsTheFullPass) {
   const NoGrad off;
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     BigBirdConfig c = tiny();
@@ -589,7 +589,7 @@ std::vector<int64_t> steps_from(int64_t i, const std::vector<std::set<int64_t>>&
 
 // Sec. 2: two layers connect every pair of tokens through the global blocks. Without global blocks,
 // random edges shorten long paths to a few steps.
-TEST(BigBird, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
+TEST(BigBird, TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
   constexpr int64_t n = 64;
   BigBirdConfig c = tiny();
   c.n_random = 3;
@@ -617,7 +617,7 @@ TEST(BigBird, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
 // Sec. 3.4, task 1: find the furthest vector for each unit vector. One layer of full attention with
 // Q = -a, K = V = a and large logits solves it exactly. If the pattern hides that vector, no
 // weights can.
-TEST(BigBird, Claim4_TheFurthestVectorNeedsFullAttention) {
+TEST(BigBird, TheFurthestVectorNeedsFullAttention) {
   constexpr int64_t length = 180, width = 8;
   std::vector<double> a = noise({1, 1, length, width}, 3);
   for (int64_t i = 0; i < length; ++i) {

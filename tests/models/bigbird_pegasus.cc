@@ -96,9 +96,9 @@ std::string twin(std::string name) {
   return name;
 }
 
-// 8. A shared parameter gets the sum of the gradients of two separate copies with the same values.
+// A shared parameter gets the sum of the gradients of two separate copies with the same values.
 // Cross-attention belongs to the decoder alone.
-TEST(BigBird, Test8_SharedTensorsGetTheSumOfGradients) {
+TEST(BigBird, SharedTensorsGetTheSumOfGradients) {
   for (const NormPlace norm : {NormPlace::post, NormPlace::pre}) {
     BigBirdPegasusConfig c = tiny(couple);
     c.norm = norm;
@@ -142,7 +142,7 @@ TEST(BigBird, Test8_SharedTensorsGetTheSumOfGradients) {
   }
 }
 
-TEST(BigBird, Test8_CoupledGradientsAreThoseOfTheLoss) {
+TEST(BigBird, CoupledGradientsAreThoseOfTheLoss) {
   BigBirdPegasusConfig c = tiny(couple);
   c.dropout = 0.1f;
   BigBirdPegasus model = made(c);
@@ -154,8 +154,8 @@ TEST(BigBird, Test8_CoupledGradientsAreThoseOfTheLoss) {
       "");
 }
 
-// 9. Token-by-token decoding after a long source equals teacher forcing.
-TEST(BigBird, Test9_DecodingAfterASourceEqualsTheFullPass) {
+// Token-by-token decoding after a long source equals teacher forcing.
+TEST(BigBird, DecodingAfterASourceEqualsTheFullPass) {
   const NoGrad off;
   for (const bool coupled : {false, true}) {
     const BigBirdPegasus model = made(coupled ? tiny(couple) : tiny());
@@ -180,7 +180,7 @@ TEST(BigBird, Test9_DecodingAfterASourceEqualsTheFullPass) {
 }
 
 // 9. score = log P / ((5 + tokens) / 6)^alpha, with log P from one forward pass over the result.
-TEST(BigBird, Test9_LengthPenaltyIsTheFormula) {
+TEST(BigBird, LengthPenaltyIsTheFormula) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny());
   const SequenceInputs in = inputs();
@@ -238,9 +238,9 @@ double smoothed(const Tensor& logits, const Tensor& targets, double s, bool pad)
   return total / count;
 }
 
-// 10. Label smoothing over the V - 1 other classes, minus the entropy. With s = 0 it is
+// Label smoothing over the V - 1 other classes, minus the entropy. With s = 0 it is
 // cross-entropy.
-TEST(BigBird, Test10_LabelSmoothingEqualsTheScalarReference) {
+TEST(BigBird, LabelSmoothingEqualsTheScalarReference) {
   const Pass pass{.training = true, .gen = Generator{6}};
   const SequenceInputs in = inputs();
   const Tensor targets = some_targets();
@@ -268,7 +268,7 @@ TEST(BigBird, Test10_LabelSmoothingEqualsTheScalarReference) {
   }
 }
 
-TEST(BigBird, Test5_PaddingOfTheSourceChangesNoBit) {
+TEST(BigBird, PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny());
   SequenceInputs in = inputs();

@@ -1,4 +1,4 @@
-// The acceptance tests of BlockBERT, by their numbers.
+// BlockBERT.
 
 #include <gtest/gtest.h>
 
@@ -82,8 +82,8 @@ Tensor mlm_targets(const Tensor& tokens) {
   return Tensor::from(ids, tokens.shape());
 }
 
-// 1. One block is full attention, bit for bit.
-TEST(BlockBert, Test1OneBlockIsDense) {
+// One block is full attention, bit for bit.
+TEST(BlockBert, OneBlockIsDense) {
   BlockBertConfig c = tiny();
   c.n_block = 1;
   c.heads_per_shift = {};
@@ -105,8 +105,8 @@ TEST(BlockBert, Test1OneBlockIsDense) {
   }
 }
 
-// 2. Any permutation equals dense attention under the mask. Blocks may be empty.
-TEST(BlockBert, Test2AnyPermutationEqualsTheMask) {
+// Any permutation equals dense attention under the mask. Blocks may be empty.
+TEST(BlockBert, AnyPermutationEqualsTheMask) {
   for (const int64_t length : {1, 2, 7, 22, 64, 65, 250}) {
     for (const int64_t n : {1, 2, 3, 5}) {
       const Permutations pi = some_permutations(n);
@@ -116,7 +116,7 @@ TEST(BlockBert, Test2AnyPermutationEqualsTheMask) {
   }
 }
 
-TEST(BlockBert, Test2PaddingToAMultipleKeepsItsBlocks) {
+TEST(BlockBert, PaddingToAMultipleKeepsItsBlocks) {
   constexpr int64_t length = 22, padded = 30;
   const Permutations pi = some_permutations(3);
   expect_dense(
@@ -128,8 +128,8 @@ TEST(BlockBert, Test2PaddingToAMultipleKeepsItsBlocks) {
       1, static_cast<int64_t>(pi.size()), length, "padded to 30");
 }
 
-// 3. Pairs: sum_k s_k s_pi(k), which is N^2 / n if n divides N.
-TEST(BlockBert, Test3PairCounts) {
+// Pairs: sum_k s_k s_pi(k), which is N^2 / n if n divides N.
+TEST(BlockBert, PairCounts) {
   for (const int64_t length : {1, 7, 22, 64, 512, 1024}) {
     for (const int64_t n : {1, 2, 3, 5}) {
       const auto size = [&](int64_t k) {
@@ -170,8 +170,8 @@ TEST(BlockBert, SparseBertEqualsTheMask) {
   EXPECT_THROW(fixed_blocks(8, 4, 5), ValueError);
 }
 
-// 4. Key blocks in permuted order under the identity equal the permutation.
-TEST(BlockBert, Test4PermutedKeysUnderTheIdentity) {
+// Key blocks in permuted order under the identity equal the permutation.
+TEST(BlockBert, PermutedKeysUnderTheIdentity) {
   constexpr int64_t length = 20, n = 5, block = length / n, width = 3;
   const std::vector<int64_t> pi{2, 4, 1, 0, 3};
   std::vector<int64_t> rows;
@@ -191,8 +191,8 @@ TEST(BlockBert, Test4PermutedKeysUnderTheIdentity) {
   EXPECT_GT(distance(a, block_attention(q, k, v, identity).out), 1e-3);
 }
 
-// 5. Query block pi^-1(m) reads key block m, not query block pi(m).
-TEST(BlockBert, Test5TheTransposeIsTheInverse) {
+// Query block pi^-1(m) reads key block m, not query block pi(m).
+TEST(BlockBert, TheTransposeIsTheInverse) {
   constexpr int64_t length = 22, n = 3;
   const std::vector<int64_t> pi{1, 2, 0};
   const Shape shape{1, 1, length, 4};
@@ -249,9 +249,9 @@ BlockBert block_model(int64_t n, int64_t layers, const Permutations& pi) {
   return model;
 }
 
-// 6. In one layer, the tokens of a block affect the block itself (the residual) and the blocks that
+// In one layer, the tokens of a block affect the block itself (the residual) and the blocks that
 // attend to it.
-TEST(BlockBert, Test6OneLayerReachesWhoLooks) {
+TEST(BlockBert, OneLayerReachesWhoLooks) {
   const Permutations pi{{0, 1, 2, 3, 4}, {2, 4, 1, 0, 3}};
   const BlockBert model = block_model(5, 1, pi);
   for (int64_t m = 0; m < 5; ++m) {
@@ -265,8 +265,8 @@ TEST(BlockBert, Test6OneLayerReachesWhoLooks) {
   }
 }
 
-// 7. After N layers, reachability is the N-th boolean power of the block attention matrix.
-TEST(BlockBert, Test7ReachabilityIsAMatrixPower) {
+// After N layers, reachability is the N-th boolean power of the block attention matrix.
+TEST(BlockBert, ReachabilityIsAMatrixPower) {
   constexpr int64_t n = 4;
   const Permutations all = shifts(n);
   struct Case {
@@ -298,8 +298,8 @@ TEST(BlockBert, Test7ReachabilityIsAMatrixPower) {
   }
 }
 
-// 8. Documents of half the length: shifted heads of block 0 see only padding.
-TEST(BlockBert, Test8PaddingGivesZerosNotNaN) {
+// Documents of half the length: shifted heads of block 0 see only padding.
+TEST(BlockBert, PaddingGivesZerosNotNaN) {
   constexpr int64_t length = 22;
   const Permutations pi = shifts(2);
   const std::vector<int64_t> valid{11, 22, 5, 0};
@@ -335,9 +335,9 @@ TEST(BlockBert, Test8PaddingGivesZerosNotNaN) {
                         contiguous(narrow(select(w, 0, 0), 0, 0, 11))));
 }
 
-// 9. Heads with every shift together see everything, but differ from dense attention: each block
+// Heads with every shift together see everything, but differ from dense attention: each block
 // has its own softmax.
-TEST(BlockBert, Test9EveryShiftIsNotDenseAttention) {
+TEST(BlockBert, EveryShiftIsNotDenseAttention) {
   constexpr int64_t length = 21, n = 3, width = 4;
   const Shape one{1, 1, length, width};
   const auto made = [&](uint64_t key) { return Tensor::from(noise(one, key), one); };
@@ -352,8 +352,8 @@ TEST(BlockBert, Test9EveryShiftIsNotDenseAttention) {
   EXPECT_GT(distance(mul(mean, 1.0 / n), dense), 1e-2);
 }
 
-// 10. The table of models checks gradients at length 11. This test checks the paper's tiny model.
-TEST(BlockBert, Test10Gradcheck) {
+// The table of models checks gradients at length 11. This test checks the paper's tiny model.
+TEST(BlockBert, Gradcheck) {
   BlockBert model(tiny(), f64);
   randomise(model, 0.3, 5);
   const Tensor tokens = some_tokens(2, 22, model.vocab()), targets = mlm_targets(tokens);
@@ -362,9 +362,9 @@ TEST(BlockBert, Test10Gradcheck) {
             "");
 }
 
-// 11. Attention with materialised probabilities equals the fused one, with padding and blocks of
+// Attention with materialised probabilities equals the fused one, with padding and blocks of
 // any size.
-TEST(BlockBert, Test11MaterializedEqualsFused) {
+TEST(BlockBert, MaterializedEqualsFused) {
   for (const int64_t n : {1, 3, 5}) {
     for (const int64_t length : {2, 22, 37}) {
       BlockBertConfig c = tiny();

@@ -154,7 +154,7 @@ void compare_with_dense(int64_t n, const TreeOptions& o, double tolerance) {
   expect_near(grad(r), expected.dr, tolerance, what + " dr");
 }
 
-TEST(BpTransformer, Test3_ManyNeighboursAreDenseAttentionWithRelativeVectors) {
+TEST(BpTransformer, ManyNeighboursAreDenseAttentionWithRelativeVectors) {
   for (const bool causal : {true, false}) {
     for (const int64_t n : {2, 5, 8, 13}) {
       const TreeOptions o{.k = n - 1 + n % 2, .clip = 3, .causal = causal};
@@ -189,7 +189,7 @@ TEST(BpTransformer, Test3_ManyNeighboursAreDenseAttentionWithRelativeVectors) {
   }
 }
 
-TEST(BpTransformer, Test4_AnyTreeIsDenseAttentionOverItsNodesWithAMask) {
+TEST(BpTransformer, AnyTreeIsDenseAttentionOverItsNodesWithAMask) {
   for (const bool causal : {true, false}) {
     for (const int64_t n : {1, 2, 3, 7, 16, 37}) {
       for (const int64_t k : {1, 2, 5}) {
@@ -200,7 +200,7 @@ TEST(BpTransformer, Test4_AnyTreeIsDenseAttentionOverItsNodesWithAMask) {
   }
 }
 
-TEST(BpTransformer, Test5_WhatElseIsInABatchChangesNoBit) {
+TEST(BpTransformer, WhatElseIsInABatchChangesNoBit) {
   const NoGrad off;
   const std::vector<int64_t> lengths = {9, 1, 13, 4};
   const Tensor tokens = some_tokens(4, 13, 17);
@@ -223,7 +223,7 @@ TEST(BpTransformer, Test5_WhatElseIsInABatchChangesNoBit) {
   }
 }
 
-TEST(BpTransformer, Test5_TreesSideBySideHaveTheGradientsOfEachAlone) {
+TEST(BpTransformer, TreesSideBySideHaveTheGradientsOfEachAlone) {
   const std::vector<int64_t> lengths = {300, 512, 77};
   const Tensor tokens = some_tokens(3, 512, 17);
   BpEncoder model = encoder([](BpEncoderConfig& c) { c.mlm_head = false; }, DType::f32);
@@ -257,7 +257,7 @@ TEST(BpTransformer, Test5_TreesSideBySideHaveTheGradientsOfEachAlone) {
   }
 }
 
-TEST(BpTransformer, Test6_NoTokenReachesAnEarlierOne) {
+TEST(BpTransformer, NoTokenReachesAnEarlierOne) {
   const NoGrad off;
   BpTransformerConfig c = tiny_config();
   c.n_layer = 4;
@@ -277,7 +277,7 @@ TEST(BpTransformer, Test6_NoTokenReachesAnEarlierOne) {
   }
 }
 
-TEST(BpTransformer, Test6_TwoLayersJoinEveryPairOfTokens) {
+TEST(BpTransformer, TwoLayersJoinEveryPairOfTokens) {
   const NoGrad off;
   const BpEncoder model = encoder([](BpEncoderConfig& c) { c.k = 1; });
   const int64_t n = 21;
@@ -292,7 +292,7 @@ TEST(BpTransformer, Test6_TwoLayersJoinEveryPairOfTokens) {
   }
 }
 
-TEST(BpTransformer, Test7_SpansOfTheFirstLayerAverageTheirTokens) {
+TEST(BpTransformer, SpansOfTheFirstLayerAverageTheirTokens) {
   for (const int64_t n : {2, 7, 16}) {
     const BpEncoder model = encoder();
     const Tensor map = model.attention_map(some_tokens(1, n, 17), 0);  // [H, N, N]
@@ -311,7 +311,7 @@ TEST(BpTransformer, Test7_SpansOfTheFirstLayerAverageTheirTokens) {
   }
 }
 
-TEST(BpTransformer, Test8_GradientsOfTheWholeLanguageModel) {
+TEST(BpTransformer, GradientsOfTheWholeLanguageModel) {
   for (const int64_t n : {1, 2, 3, 5, 8, 13}) {
     BpTransformerConfig c = tiny_config();
     c.dropout = 0.1f;
@@ -325,7 +325,7 @@ TEST(BpTransformer, Test8_GradientsOfTheWholeLanguageModel) {
   }
 }
 
-TEST(BpTransformer, Test8_GradientsOfTheWholeClassifier) {
+TEST(BpTransformer, GradientsOfTheWholeClassifier) {
   const Tensor answers = Tensor::from(std::vector<int64_t>{2, 0}, {2});
   for (const int64_t n : {1, 2, 3, 5, 8, 13}) {
     BpEncoder model = encoder([](BpEncoderConfig& c) {
@@ -344,7 +344,7 @@ TEST(BpTransformer, Test8_GradientsOfTheWholeClassifier) {
   }
 }
 
-TEST(BpTransformer, Test8_GradientsOfMatchedPairs) {
+TEST(BpTransformer, GradientsOfMatchedPairs) {
   const Tensor answers = Tensor::from(std::vector<int64_t>{2, 0}, {2});
   for (const int64_t n : {1, 2, 5, 9}) {
     for (const char* memory : {"standard", "checkpoint"}) {
@@ -363,13 +363,13 @@ TEST(BpTransformer, Test8_GradientsOfMatchedPairs) {
   }
 }
 
-TEST(BpTransformer, Test9_GradientsByKeyAreThoseScatteredByRow) {
+TEST(BpTransformer, GradientsByKeyAreThoseScatteredByRow) {
   for (const int64_t n : {1, 5, 64, 100}) {
     compare_with_dense(n, {.k = 4, .clip = 1, .causal = n == 64}, 1e-11);
   }
 }
 
-TEST(BpTransformer, Test9_RunsAndThreadsGiveTheSameBits) {
+TEST(BpTransformer, RunsAndThreadsGiveTheSameBits) {
   const int before = num_threads();
   std::vector<std::vector<Tensor>> runs;
   for (const int threads : {1, 1, 2}) {
@@ -392,7 +392,7 @@ TEST(BpTransformer, Test9_RunsAndThreadsGiveTheSameBits) {
   }
 }
 
-TEST(BpTransformer, Test11_OneTokenIsItsOwnRoot) {
+TEST(BpTransformer, OneTokenIsItsOwnRoot) {
   const NoGrad off;
   const int64_t one = 1;
   for (const bool causal : {true, false}) {
@@ -447,7 +447,7 @@ double recalled(LanguageModel& model) {
   return answers.percent();
 }
 
-TEST(BpTransformer, Test13_RecallsAMarkedLabelThatAWindowDoesNotSee) {
+TEST(BpTransformer, RecallsAMarkedLabelThatAWindowDoesNotSee) {
   BpTransformerConfig c = bp_transformer_preset("recall");
   c.d_model = 48;
   c.d_ff = 96;
@@ -487,7 +487,7 @@ int64_t peak_of(int64_t n, int64_t width, Device device) {
   return tracker.peak().total() - before;
 }
 
-TEST(BpTransformer, Test14_MemoryGrowsWithTheLength) {
+TEST(BpTransformer, MemoryGrowsWithTheLength) {
   const TreeOptions o{.k = 4, .causal = true};
   EXPECT_NEAR(static_cast<double>(tree_pairs(16'384, o)) / static_cast<double>(tree_pairs(8192, o)),
               2.19, 0.005);

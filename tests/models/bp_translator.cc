@@ -64,7 +64,7 @@ Keys keys_of(const EdgeRows& rows) {
   return all;
 }
 
-TEST(BpTransformer, Test12_APositionBelongsToTheSentenceThatItPredicts) {
+TEST(BpTransformer, APositionBelongsToTheSentenceThatItPredicts) {
   const SourceSentences source = sentences_of("test", documents(), 3);
   EXPECT_EQ(source.rows, 23);
   const Keys first = {{0, 3}, {3, 4}, {7, 3}, {10, 3}, {13, 1}};
@@ -84,7 +84,7 @@ TEST(BpTransformer, Test12_APositionBelongsToTheSentenceThatItPredicts) {
       (std::vector<int64_t>{5, 5}));
 }
 
-TEST(BpTransformer, Test12_NoGradientReachesOtherSentencesThroughAttentionBetweenThem) {
+TEST(BpTransformer, NoGradientReachesOtherSentencesThroughAttentionBetweenThem) {
   const EdgeMultiHead between({.d_model = 8, .n_head = 2, .cross = true},
                               Init{.gen = Generator{3}, .dtype = DType::f64});
   const std::vector<int64_t> ids = {5, 6, 3, 7, 8, 3};
@@ -114,7 +114,7 @@ TEST(BpTransformer, Test12_NoGradientReachesOtherSentencesThroughAttentionBetwee
   }
 }
 
-TEST(BpTransformer, Test8_GradientsOfTheWholeTranslator) {
+TEST(BpTransformer, GradientsOfTheWholeTranslator) {
   for (const int64_t n : {1, 2, 3, 5, 8, 13}) {
     BpTranslator model = tiny([&](BpTranslatorConfig& c) {
       c.dropout = 0.1f;
@@ -343,8 +343,8 @@ class BpTransformerGoldens : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(BpTransformerGoldens, Test4_EveryOutputAndGradientInF64) { compare(DType::f64, 1e-10); }
-TEST_P(BpTransformerGoldens, Test4_InF32) { compare(DType::f32, 2e-5); }
+TEST_P(BpTransformerGoldens, EveryOutputAndGradientInF64) { compare(DType::f64, 1e-10); }
+TEST_P(BpTransformerGoldens, InF32) { compare(DType::f32, 2e-5); }
 INSTANTIATE_TEST_SUITE_P(Files, BpTransformerGoldens,
                          testing::ValuesIn(golden_names("bp_transformer")),
                          [](const auto& param) { return param.param; });

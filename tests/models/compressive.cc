@@ -108,7 +108,7 @@ void copy_common(TransformerXL& from, Compressive& to) {
 
 const std::vector<std::vector<int64_t>> cuts = {{4, 4, 4, 4, 4}, {5, 1, 6, 3, 5}, {1, 1, 9, 2, 7}};
 
-TEST(Compressive, Test1_WithoutCompressionItIsTransformerXLWithBothMemories) {
+TEST(Compressive, WithoutCompressionItIsTransformerXLWithBothMemories) {
   for (const Compression f :
        {Compression::mean, Compression::max, Compression::conv, Compression::most_used}) {
     for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
@@ -133,7 +133,7 @@ TEST(Compressive, Test1_WithoutCompressionItIsTransformerXLWithBothMemories) {
   }
 }
 
-TEST(Compressive, Test2_WithoutACompressedMemoryItIsTransformerXL) {
+TEST(Compressive, WithoutACompressedMemoryItIsTransformerXL) {
   TransformerXL xl = made<TransformerXL, TransformerXLConfig>([](auto& c) { c.mem_len = 4; });
   Compressive model = compressive([](auto& c) { c.compressed_len = 0; });
   EXPECT_EQ(named_parameters(model).size(), named_parameters(xl).size());
@@ -157,7 +157,7 @@ OldRows old_rows(int64_t n, int64_t rate, uint64_t seed = 3) {
           zeros({2}, DType::i64), zeros({2, n * rate / rate}, DType::f64)};
 }
 
-TEST(Compressive, Test3_AveragingConvolutionsAreMeansAndDilationOneIsAConvolution) {
+TEST(Compressive, AveragingConvolutionsAreMeansAndDilationOneIsAConvolution) {
   const Init init{.gen = Generator{2}, .dtype = DType::f64};
   for (const int64_t rate : {1, 2, 3, 5}) {
     const auto of = [&](Compression f, ConvStart start, int64_t dilation) {
@@ -272,7 +272,7 @@ void expect_queue(const CompressedQueue& q, uint64_t seed) {
   }
 }
 
-TEST(Compressive, Test4_EveryTokenIsCompressedOnceAndInOrderUnlessFloorLosesTheRest) {
+TEST(Compressive, EveryTokenIsCompressedOnceAndInOrderUnlessFloorLosesTheRest) {
   uint64_t seed = 10;
   for (const Eviction eviction : {Eviction::carry, Eviction::floor}) {
     for (const int64_t rate : {1, 2, 3, 5, 9}) {
@@ -299,7 +299,7 @@ double loss_after_two(const Compressive& model, const Tensor& tokens) {
   return last;
 }
 
-TEST(Compressive, Test5_NothingIsLostOfEqualRowsAndWithoutCompression) {
+TEST(Compressive, NothingIsLostOfEqualRowsAndWithoutCompression) {
   const Compressive mean = compressive([](auto& c) {
     c.n_layer = 1;
     c.compression = Compression::mean;
@@ -316,7 +316,7 @@ bool compresses(const std::string& name) {
   return name.find("compressor") != std::string::npos || name.find("restorer") != std::string::npos;
 }
 
-TEST(Compressive, Test6_NoLossTrainsWhatIsNotItsOwn) {
+TEST(Compressive, NoLossTrainsWhatIsNotItsOwn) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const CompressionLoss loss : {CompressionLoss::attention, CompressionLoss::autoencode}) {
       for (const Compression f : {Compression::conv, Compression::dilated}) {
@@ -348,7 +348,7 @@ TEST(Compressive, Test6_NoLossTrainsWhatIsNotItsOwn) {
   }
 }
 
-TEST(Compressive, Test6_CompressingDoesNotFreezeKeysAndValues) {
+TEST(Compressive, CompressingDoesNotFreezeKeysAndValues) {
   Compressive model = compressive([](auto&) {});
   const Tensor tokens = some_tokens(2, 4, 17);
   SegmentMemory memory = model.empty_memory(2);
@@ -374,7 +374,7 @@ struct Part final : Module {
   TensorList parameters;
 };
 
-TEST(Compressive, Test7_WithHistoryTheNextSegmentTrainsTheCompression) {
+TEST(Compressive, WithHistoryTheNextSegmentTrainsTheCompression) {
   for (const Compression f : {Compression::conv, Compression::dilated}) {
     for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
       Compressive model = compressive([&](auto& c) {
@@ -422,7 +422,7 @@ void expect_decoding(const Compressive& model, int64_t batch) {
   }
 }
 
-TEST(Compressive, Test8_DecodesAsSegments) {
+TEST(Compressive, DecodesAsSegments) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     const auto with = [&](const std::function<void(CompressiveConfig&)>& change) {
       const Compressive model = compressive([&](auto& c) {
@@ -561,7 +561,7 @@ TEST(Compressive, EvaluationProjectsARowOnceAndKeepsNoOtherStatesThanFineOnes) {
   }
 }
 
-TEST(Compressive, Test8_BeamsMayBeReordered) {
+TEST(Compressive, BeamsMayBeReordered) {
   const NoGrad off;
   for (const Compression f : {Compression::conv, Compression::most_used}) {
     const Compressive model = compressive([&](auto& c) { c.compression = f; });
@@ -582,7 +582,7 @@ TEST(Compressive, Test8_BeamsMayBeReordered) {
   }
 }
 
-TEST(Compressive, Test9_TheMostUsedRowsAreKeptInTheirOrder) {
+TEST(Compressive, TheMostUsedRowsAreKeptInTheirOrder) {
   const Compressor kept({Compression::most_used, 6, 2}, Init{.dtype = DType::f64});
   OldRows old = old_rows(6, 2);
   // The second sample has two groups: rows 2 to 5.
@@ -603,7 +603,7 @@ TEST(Compressive, Test9_TheMostUsedRowsAreKeptInTheirOrder) {
   EXPECT_EQ(row(y, 1, 2), row(old.rows, 1, 5));
 }
 
-TEST(Compressive, Test9_UsageIsTheAttentionThatRowsOfTheMemoryGot) {
+TEST(Compressive, UsageIsTheAttentionThatRowsOfTheMemoryGot) {
   const Compressive model = compressive([](auto& c) {
     c.compression = Compression::most_used;
     c.n_layer = 1;
@@ -645,7 +645,7 @@ TEST(Compressive, Test9_UsageIsTheAttentionThatRowsOfTheMemoryGot) {
   });
 }
 
-TEST(Compressive, Test9_NothingIsCompressedWhileAGroupIsNotFull) {
+TEST(Compressive, NothingIsCompressedWhileAGroupIsNotFull) {
   for (const Eviction eviction : {Eviction::carry, Eviction::floor}) {
     const Compressive model = compressive([&](auto& c) {
       c.rate = 5;
@@ -669,7 +669,7 @@ TEST(Compressive, Test9_NothingIsCompressedWhileAGroupIsNotFull) {
   }
 }
 
-TEST(Compressive, Test11_Gradients) {
+TEST(Compressive, Gradients) {
   using enum Compression;
   for (const auto& [f, loss] : std::vector<std::tuple<Compression, CompressionLoss>>{
            {mean, CompressionLoss::autoencode},
@@ -709,7 +709,7 @@ TEST(Compressive, Test11_Gradients) {
   }
 }
 
-TEST(Compressive, Test12_ZerosAreCompressedToTheBias) {
+TEST(Compressive, ZerosAreCompressedToTheBias) {
   Compressive model = compressive([](auto& c) {
     c.start = MemoryStart::zeros;
     c.mem_len = 8;
@@ -1012,8 +1012,8 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 }
 
 class CompressiveGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(CompressiveGoldens, Test11_InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(CompressiveGoldens, Test11_InF32) { compare(GetParam(), DType::f32, 5e-5); }
+TEST_P(CompressiveGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
+TEST_P(CompressiveGoldens, InF32) { compare(GetParam(), DType::f32, 5e-5); }
 INSTANTIATE_TEST_SUITE_P(Compressive, CompressiveGoldens,
                          testing::ValuesIn(golden_names("compressive")),
                          [](const auto& param) { return param.param; });

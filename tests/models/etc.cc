@@ -1,5 +1,4 @@
-// ETC: the acceptance tests of its specification by their numbers (test 11 is with the optimisers),
-// its parameters, heads and bad input.
+// ETC: what it attends to, its parameters, heads and bad input.
 
 #include "models/etc/etc.h"
 
@@ -180,7 +179,7 @@ Links edges(const EtcConfig& c, int64_t n_l) {
   return s;
 }
 
-TEST(Etc, Test2_EveryStructureEqualsTheDenseOracle) {
+TEST(Etc, EveryStructureEqualsTheDenseOracle) {
   const EtcConfig soft = tiny([](EtcConfig& c) { c.hard_g2l = false; });
   const EtcConfig hard = tiny();
   const EtcConfig both = tiny([](EtcConfig& c) { c.hard_l2g = true; });
@@ -205,7 +204,7 @@ TEST(Etc, Test2_EveryStructureEqualsTheDenseOracle) {
   }
 }
 
-TEST(Etc, Test2_OwnersAreLists) {
+TEST(Etc, OwnersAreLists) {
   const auto masks = [](bool hard_g2l, bool hard_l2g, bool labels) {
     return tiny([&](EtcConfig& c) {
       c.hard_g2l = hard_g2l;
@@ -298,7 +297,7 @@ TEST(Etc, ListsOfOneOwnerHaveTheSameBits) {
   }
 }
 
-TEST(Etc, Test2_EveryOptionEqualsTheDenseOracle) {
+TEST(Etc, EveryOptionEqualsTheDenseOracle) {
   const auto run = [](const char* what, const std::function<void(EtcConfig&)>& change) {
     expect_dense(tiny(change), packed(29), what);
     expect_dense(tiny(change), contexts(17), what);
@@ -331,7 +330,7 @@ TEST(Etc, Test2_EveryOptionEqualsTheDenseOracle) {
 
 // With a radius that covers everything, shared projections and no labels, the two streams act as
 // one.
-TEST(Etc, Test1_DenseLimitIsAStandardEncoder) {
+TEST(Etc, DenseLimitIsAStandardEncoder) {
   for (const bool shared : {true, false}) {
     TransformerConfig t;
     t.wiring = Wiring::encoder;
@@ -401,7 +400,7 @@ TEST(Etc, Test1_DenseLimitIsAStandardEncoder) {
   }
 }
 
-TEST(Etc, Test3_LabelsOfDistances) {
+TEST(Etc, LabelsOfDistances) {
   const RelationLabels labels{3};
   std::vector<int64_t> window;
   for (int64_t delta = -5; delta <= 5; ++delta) window.push_back(labels.distance(delta));
@@ -428,7 +427,7 @@ TEST(Etc, Test3_LabelsOfDistances) {
   EXPECT_EQ(labels.row(9), 9);
 }
 
-TEST(Etc, Test4_PairsAreCountedAsTheFormulaSays) {
+TEST(Etc, PairsAreCountedAsTheFormulaSays) {
   const auto counted = [](const EtcConfig& c, const Links& s) {
     const LinkedPatterns p =
         etc_patterns(c, s.inputs(c).structure, s.batch, s.n_l, s.n_g, Device{});
@@ -476,7 +475,7 @@ TEST(Etc, Test4_PairsAreCountedAsTheFormulaSays) {
             2'622'144);
 }
 
-TEST(Etc, Test5_ContextsHaveNoOrder) {
+TEST(Etc, ContextsHaveNoOrder) {
   const EtcConfig c = tiny();
   // The input has two contexts of (2, 3) sentences and (7, 9) tokens.
   const auto input = [&](bool swapped) {
@@ -513,7 +512,7 @@ TEST(Etc, Test5_ContextsHaveNoOrder) {
   EXPECT_GT(distance(x.l, y.l), 1e-3);
 }
 
-TEST(Etc, Test6_PackedExamplesAreSeparateRows) {
+TEST(Etc, PackedExamplesAreSeparateRows) {
   const EtcConfig c = tiny();
   Links s = packed(29);
   s.batch = 1;
@@ -543,7 +542,7 @@ TEST(Etc, Test6_PackedExamplesAreSeparateRows) {
   }
 }
 
-TEST(Etc, Test7_RelationTables) {
+TEST(Etc, RelationTables) {
   const Links s = contexts(17);
   EtcConfig c = tiny([](EtcConfig& t) { t.n_layer = 1; });
   const EtcInputs in = s.inputs(c);
@@ -573,7 +572,7 @@ TEST(Etc, Test7_RelationTables) {
   EXPECT_LE(distance(with.g, without.g), 1e-14);
 }
 
-TEST(Etc, Test8_SharingTiesWeights) {
+TEST(Etc, SharingTiesWeights) {
   const EtcConfig own = tiny([](EtcConfig& c) { c.share_ff = false; });
   const int64_t d = own.d_model, projection = own.n_layer * (d * d + d);
   const int64_t ff = own.n_layer * (2 * d * own.d_ff + own.d_ff + d + 2 * d);
@@ -624,7 +623,7 @@ TEST(Etc, Test8_SharingTiesWeights) {
       });
 }
 
-TEST(Etc, Test9_NothingBeyondTheRadiusWithoutGlobals) {
+TEST(Etc, NothingBeyondTheRadiusWithoutGlobals) {
   EtcConfig c = tiny([](EtcConfig& t) { t.n_layer = 1; });
   Links s;
   s.n_l = 29;
@@ -674,7 +673,7 @@ EtcInputs alone(const EtcConfig& c, int64_t count, uint64_t seed) {
   return s.inputs(c, seed);
 }
 
-TEST(Etc, Test10_ContrastiveLossStartsAtChance) {
+TEST(Etc, ContrastiveLossStartsAtChance) {
   for (const CpcScore score : {CpcScore::bilinear, CpcScore::dot}) {
     for (const CpcEncoder encoder : {CpcEncoder::shared, CpcEncoder::separate}) {
       EtcConfig c = etc_preset("small");
@@ -697,7 +696,7 @@ TEST(Etc, Test10_ContrastiveLossStartsAtChance) {
   }
 }
 
-TEST(Etc, Test10_SentencesDoNotLeak) {
+TEST(Etc, SentencesDoNotLeak) {
   const EtcConfig c = tiny([](EtcConfig& t) { t.cpc = true; });
   Etc model = made(c);
   EtcInputs sentences_alone = alone(c, 5, 5);

@@ -164,7 +164,7 @@ std::vector<std::vector<double>> weights_of(const ExpireAttention& layer, const 
   return rows;
 }
 
-TEST(ExpireSpan, Test1_TheLongestSpanIsAttentionOfAllEarlierSteps) {
+TEST(ExpireSpan, TheLongestSpanIsAttentionOfAllEarlierSteps) {
   constexpr int64_t n = 14;
   const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3});
   const Init init{.gen = Generator{5}, .dtype = DType::f64};
@@ -187,7 +187,7 @@ TEST(ExpireSpan, Test1_TheLongestSpanIsAttentionOfAllEarlierSteps) {
   EXPECT_GT(distance(layer.forward(rows_with(shorter, 2), {}, Pass{}).y, expected), 1e-3);
 }
 
-TEST(ExpireSpan, Test2_ASpanOf0LeavesTheRamp) {
+TEST(ExpireSpan, ASpanOf0LeavesTheRamp) {
   constexpr double ramp = 5;
   const ExpireAttention layer = layer_of({.most = kLongest, .ramp = ramp}, 3, false);
   const auto weights = weights_of(layer, rows_with(std::vector<double>(20, 0)));
@@ -247,7 +247,7 @@ Trained train_on(ExpireSpan& model, const Tensor& tokens, const std::vector<int6
 
 // A model with a position for every distance deletes nothing. If those beyond the first four are
 // zero, it is the model with four.
-TEST(ExpireSpan, Test3_DeletionIsInvisible) {
+TEST(ExpireSpan, DeletionIsInvisible) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
       const auto change = [&](auto& c) {
@@ -283,7 +283,7 @@ TEST(ExpireSpan, Test3_DeletionIsInvisible) {
 }
 
 // Each sample deletes its own: a batch gives what its samples give alone.
-TEST(ExpireSpan, Test3_SamplesDeleteForThemselves) {
+TEST(ExpireSpan, SamplesDeleteForThemselves) {
   const ExpireSpan model = made([](auto&) {});
   const Tensor tokens = some_tokens(3, 24, 11);
   const std::vector<int64_t> lengths(6, 4);
@@ -306,7 +306,7 @@ TEST(ExpireSpan, Test3_SamplesDeleteForThemselves) {
   EXPECT_TRUE(ragged);
 }
 
-TEST(ExpireSpan, Test4_CutsAreIrrelevant) {
+TEST(ExpireSpan, CutsAreIrrelevant) {
   const Tensor tokens = some_tokens(2, 32, 11);
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t keep : {0, 6}) {
@@ -369,14 +369,14 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 }
 
 class ExpireSpanGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(ExpireSpanGoldens, Test5_InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(ExpireSpanGoldens, Test5_InF32) { compare(GetParam(), DType::f32, 4e-5); }
+TEST_P(ExpireSpanGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
+TEST_P(ExpireSpanGoldens, InF32) { compare(GetParam(), DType::f32, 4e-5); }
 INSTANTIATE_TEST_SUITE_P(ExpireSpan, ExpireSpanGoldens,
                          testing::ValuesIn(golden_names("expire_span")),
                          [](const auto& param) { return param.param; });
 
 // Integers a little below, so that rounding does not add a step.
-TEST(ExpireSpan, Test6_AMemoryIsSeenForItsLife) {
+TEST(ExpireSpan, AMemoryIsSeenForItsLife) {
   constexpr int64_t ramp = 3;
   const ExpireAttention layer = layer_of({.most = kLongest, .ramp = ramp}, 1, false);
   for (const double span : {0.0, 2 - 1e-9, 5.3, 7.9}) {
@@ -415,7 +415,7 @@ double paid(const ExpireOptions& options, double span, size_t at, int64_t length
   return grad(parameter(layer, "span.bias")).item() / (span * (1 - span / kLongest));
 }
 
-TEST(ExpireSpan, Test7_AMemoryPaysOnceForItsSpan) {
+TEST(ExpireSpan, AMemoryPaysOnceForItsSpan) {
   constexpr double alpha = 0.7;
   constexpr int64_t length = 4;
   for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
@@ -431,7 +431,7 @@ TEST(ExpireSpan, Test7_AMemoryPaysOnceForItsSpan) {
   }
 }
 
-TEST(ExpireSpan, Test8_BothLossesHaveTheSameGradientOverAStream) {
+TEST(ExpireSpan, BothLossesHaveTheSameGradientOverAStream) {
   constexpr int64_t length = 4, segments = 12;
   std::vector<Tensor> weight, bias, rows;
   for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
@@ -478,7 +478,7 @@ SegmentMemory ragged_memory(const ExpireSpan& model, int64_t batch, int64_t leng
   return memory;
 }
 
-TEST(ExpireSpan, Test9_CachedRowsAreConstants) {
+TEST(ExpireSpan, CachedRowsAreConstants) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     ExpireSpan model = made([&](auto& c) { c.norm = place; });
     const Tensor tokens = some_tokens(2, 5, 11);
@@ -512,7 +512,7 @@ TEST(ExpireSpan, Test9_CachedRowsAreConstants) {
 }
 
 // The gradient of a pre-norm's gain has parts of rows that are in the memory alone.
-TEST(ExpireSpan, Test9_TheNormOfCachedRowsIsTrained) {
+TEST(ExpireSpan, TheNormOfCachedRowsIsTrained) {
   ExpireSpan model = made([](auto& c) {
     c.norm = NormPlace::pre;
     c.n_layer = 1;
@@ -528,7 +528,7 @@ TEST(ExpireSpan, Test9_TheNormOfCachedRowsIsTrained) {
   EXPECT_GT(distance(gradient(ragged_memory(model, 2, 4)), zeros({8}, DType::f64)), 1e-3);
 }
 
-TEST(ExpireSpan, Test10_ShortenedSpans) {
+TEST(ExpireSpan, ShortenedSpans) {
   const ExpireOptions options{.most = kLongest, .ramp = 3, .penalty = 1};
   ExpireAttention layer = layer_of(options);
   std::vector<double> spans;
@@ -572,7 +572,7 @@ TEST(ExpireSpan, Test10_ShortenedSpans) {
   }
 }
 
-TEST(ExpireSpan, Test10_OneShareForAllLayersInTrainingOnly) {
+TEST(ExpireSpan, OneShareForAllLayersInTrainingOnly) {
   const auto with = [](bool shorten) {
     return made([&](auto& c) {
       c.shorten = shorten;
@@ -591,7 +591,7 @@ TEST(ExpireSpan, Test10_OneShareForAllLayersInTrainingOnly) {
 }
 
 // 100 tokens, while 14 memories can live: decoding deletes several times, wherever a prompt ends.
-TEST(ExpireSpan, Test11_DecodesAsSegments) {
+TEST(ExpireSpan, DecodesAsSegments) {
   struct Case {
     const char* what;
     Change change;
@@ -633,7 +633,7 @@ TEST(ExpireSpan, Test11_DecodesAsSegments) {
   }
 }
 
-TEST(ExpireSpan, Test11_BeamsTakeRows) {
+TEST(ExpireSpan, BeamsTakeRows) {
   for (const int64_t phantom : {0, 4}) {
     const ExpireSpan model = made([&](auto& c) { c.phantom_zero_memory = phantom; });
     const NoGrad off;
@@ -668,7 +668,7 @@ int64_t bytes_of(F&& f) {
   return bytes;
 }
 
-TEST(ExpireSpan, Test11_ATokenCopiesNoMemory) {
+TEST(ExpireSpan, ATokenCopiesNoMemory) {
   std::vector<int64_t> least;
   for (const int64_t rows : {800, 3200}) {
     ExpireSpan model = made(
@@ -697,7 +697,7 @@ TEST(ExpireSpan, Test11_ATokenCopiesNoMemory) {
   EXPECT_EQ(least[0], least[1]);  // however many rows there are
 }
 
-TEST(ExpireSpan, Test11_DecodingSaysWhereThereIsNoSpace) {
+TEST(ExpireSpan, DecodingSaysWhereThereIsNoSpace) {
   const auto with = [](Overflow overflow) {
     return made([&](auto& c) {
       c.max_memory = 5;
@@ -719,7 +719,7 @@ TEST(ExpireSpan, Test11_DecodingSaysWhereThereIsNoSpace) {
   decode(drops);
 }
 
-TEST(ExpireSpan, Test11_SpansComputedOnceAreThoseComputedAgain) {
+TEST(ExpireSpan, SpansComputedOnceAreThoseComputedAgain) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     const ExpireSpan model = made([&](auto& c) { c.norm = place; });
     const Tensor tokens = some_tokens(2, 60, 11);
@@ -827,7 +827,7 @@ TEST(ExpireSpan, LayersLeftOutAreRunAgainAlike) {
                        "reversible layers are never left out"));
 }
 
-TEST(ExpireSpan, Test11_AResetIsANewStream) {
+TEST(ExpireSpan, AResetIsANewStream) {
   for (const bool evaluation : {false, true}) {
     for (const int64_t phantom : {0, 3}) {
       const ExpireSpan model = made([&](auto& c) { c.phantom_zero_memory = phantom; });
@@ -850,7 +850,7 @@ TEST(ExpireSpan, Test11_AResetIsANewStream) {
   }
 }
 
-TEST(ExpireSpan, Test11_TheFirstTokenSeesNothing) {
+TEST(ExpireSpan, TheFirstTokenSeesNothing) {
   const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3});
   const Tensor x = rows_with({5, 7}, 2);
   LayerMemory memory = first_memory(layer, 2);
@@ -866,7 +866,7 @@ TEST(ExpireSpan, Test11_TheFirstTokenSeesNothing) {
   EXPECT_EQ(births_of(memory, 0), (std::vector<int64_t>{3, 4, 5}));
 }
 
-TEST(ExpireSpan, Test11_NoTokensAndNoSamplesChangeNothing) {
+TEST(ExpireSpan, NoTokensAndNoSamplesChangeNothing) {
   const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3, .penalty = 1});
   const Tensor x = rows_with({5, 7, 2, 9}, 2);
   LayerMemory memory = first_memory(layer, 2);
@@ -882,7 +882,7 @@ TEST(ExpireSpan, Test11_NoTokensAndNoSamplesChangeNothing) {
   EXPECT_EQ(empty.losses.at(0).value.item(), 0);
 }
 
-TEST(ExpireSpan, Test12_ExtremeMemories) {
+TEST(ExpireSpan, ExtremeMemories) {
   for (const int64_t length : {1, 4}) {
     const auto rows_after = [&](ExpireSpan& model, int64_t tokens) {
       const NoGrad off;
@@ -912,7 +912,7 @@ TEST(ExpireSpan, Test12_ExtremeMemories) {
   }
 }
 
-TEST(ExpireSpan, Test12_AlternatingMemories) {
+TEST(ExpireSpan, AlternatingMemories) {
   const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3}, 1);
   std::vector<double> spans;
   for (int64_t i = 0; i < 60; ++i) spans.push_back(i % 2 == 0 ? kLongest : 0);
@@ -932,7 +932,7 @@ TEST(ExpireSpan, Test12_AlternatingMemories) {
   }
 }
 
-TEST(ExpireSpan, Test12_TheMemoryHasTheBytesThatItsShapeSays) {
+TEST(ExpireSpan, TheMemoryHasTheBytesThatItsShapeSays) {
   const ExpireSpan model = made(
       [](auto& c) {
         c.max_memory = 9;
@@ -953,7 +953,7 @@ TEST(ExpireSpan, Test12_TheMemoryHasTheBytesThatItsShapeSays) {
   EXPECT_EQ(memory_tracker().live()[Category::memory], 0);
 }
 
-TEST(ExpireSpan, Test12_WhatHappensWhereThereIsNoSpace) {
+TEST(ExpireSpan, WhatHappensWhereThereIsNoSpace) {
   const auto with = [](Overflow overflow) {
     return layer_of({.most = kLongest, .ramp = 3, .capacity = 6, .overflow = overflow}, 2);
   };
@@ -975,7 +975,7 @@ TEST(ExpireSpan, Test12_WhatHappensWhereThereIsNoSpace) {
 }
 
 // A device goes on: the error comes when the host waits for it.
-TEST(ExpireSpan, Test12_OnADeviceTheErrorComesLater) {
+TEST(ExpireSpan, OnADeviceTheErrorComesLater) {
   const Device cuda{DeviceKind::cuda, 0};
   if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
   ExpireSpanConfig c = tiny([](auto& x) { x.max_memory = 6; });
@@ -993,7 +993,7 @@ TEST(ExpireSpan, Test12_OnADeviceTheErrorComesLater) {
 }
 
 // An empty memory says when it was made: only differences of steps count.
-TEST(ExpireSpan, Test13_StepsBeyond32Bits) {
+TEST(ExpireSpan, StepsBeyond32Bits) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     const ExpireSpan model = made([](auto&) {}, dtype);
     const NoGrad off;
@@ -1016,7 +1016,7 @@ TEST(ExpireSpan, Test13_StepsBeyond32Bits) {
   }
 }
 
-TEST(ExpireSpan, Test14_Gradients) {
+TEST(ExpireSpan, Gradients) {
   struct Case {
     const char* what;
     int64_t length;

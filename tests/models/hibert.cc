@@ -1,4 +1,4 @@
-// The acceptance tests of HIBERT that concern the model, by their numbers, and the golden files.
+// HIBERT as a model, and its golden files.
 
 #include "models/hibert/hibert.h"
 
@@ -110,11 +110,12 @@ std::vector<HibertConfig> variants() {
           })};
 }
 
-// ------------------------------------------------------------------------------ acceptance tests
+// ------------------------------------------------------------------------------ what the model
+// does
 
 int64_t layer_of(int64_t d, int64_t f) { return 4 * d * d + 4 * d + 2 * d * f + d + f + 4 * d; }
 
-TEST(Hibert, Test1_ParameterCounts) {
+TEST(Hibert, ParameterCounts) {
   EXPECT_EQ(12 * layer_of(512, 2048), 37'828'608);
   EXPECT_EQ(12 * layer_of(768, 3072), 85'054'464);
   for (const char* name : {"tiny", "small", "s", "m"}) {
@@ -137,7 +138,7 @@ TEST(Hibert, Test1_ParameterCounts) {
   EXPECT_EQ((m.vocab * 768 + 85'054'464) / 100'000, 1102);  // 110.2 million
 }
 
-TEST(Hibert, Test2_GradientsOfEveryParameter) {
+TEST(Hibert, GradientsOfEveryParameter) {
   for (HibertConfig c : variants()) {
     Hibert model(c, f64);
     randomise(model, 0.4, 3);
@@ -161,7 +162,7 @@ TEST(Hibert, Test2_GradientsOfEveryParameter) {
 
 /// Every document alone, together, in another order, and with longer sentences beside it, at many
 /// places among the tokens.
-TEST(Hibert, Test3_WhatElseIsInTheBatchChangesNoBit) {
+TEST(Hibert, WhatElseIsInTheBatchChangesNoBit) {
   HibertConfig c = hibert_preset("small");
   c.sentence_length = 130;  // above the rows of a tile
   const Hibert model(c, f32);
@@ -201,7 +202,7 @@ TEST(Hibert, Test3_WhatElseIsInTheBatchChangesNoBit) {
   set_num_threads(1);
 }
 
-TEST(Hibert, Test4_MaskedWordsAreHidden) {
+TEST(Hibert, MaskedWordsAreHidden) {
   const Hibert model(hibert_preset("small"), f32);
   const NoGrad off;
   const Sentences a = document(model, {4, 6, 12, 7}, 1);
@@ -217,7 +218,7 @@ TEST(Hibert, Test4_MaskedWordsAreHidden) {
   for (int64_t i = 0; i < 4; ++i) EXPECT_GT(distance(rows(x, i, 1), rows(y, i, 1)), 1e-4) << i;
 }
 
-TEST(Hibert, Test5_WithoutDocumentLayersSentencesAreAlone) {
+TEST(Hibert, WithoutDocumentLayersSentencesAreAlone) {
   for (const int64_t layers : {0, 1, 2}) {
     HibertConfig c = hibert_preset("small");
     c.document_layers = layers;
@@ -248,7 +249,7 @@ TEST(Hibert, Test5_WithoutDocumentLayersSentencesAreAlone) {
   }
 }
 
-TEST(Hibert, Test6_PermutingSentencesPermutesTheirVectors) {
+TEST(Hibert, PermutingSentencesPermutesTheirVectors) {
   for (const bool positions : {false, true}) {
     const Hibert model(tiny([&](auto& c) { c.sentence_positions = positions; }), f64);
     const NoGrad off;
@@ -266,7 +267,7 @@ TEST(Hibert, Test6_PermutingSentencesPermutesTheirVectors) {
   }
 }
 
-TEST(Hibert, Test7_DecoderIsCausalAndDecodesOneTokenAtATime) {
+TEST(Hibert, DecoderIsCausalAndDecodesOneTokenAtATime) {
   const Hibert model(tiny([](auto& c) { c.decoder_layers = 2; }), f64);
   const NoGrad off;
   const Sentences a = document(model, {4, 5, 5}, 1);
@@ -294,7 +295,7 @@ TEST(Hibert, Test7_DecoderIsCausalAndDecodesOneTokenAtATime) {
   }
 }
 
-TEST(Hibert, Test8_WithoutContextAllSentencesAreOneLanguageModel) {
+TEST(Hibert, WithoutContextAllSentencesAreOneLanguageModel) {
   const Hibert model(tiny(), f64);
   const NoGrad off;
   const Sentences a = document(model, {4, 5, 5}, 1);
@@ -309,7 +310,7 @@ TEST(Hibert, Test8_WithoutContextAllSentencesAreOneLanguageModel) {
   }
 }
 
-TEST(Hibert, Test10_UniformLogitsLoseTheLogarithmOfTheVocabulary) {
+TEST(Hibert, UniformLogitsLoseTheLogarithmOfTheVocabulary) {
   for (const double smoothing : {0.0, 0.1, 1.0}) {
     Hibert model(tiny([&](auto& c) { c.smoothing = smoothing; }), f64);
     Tensor head = parameter(model, "head.weight");
@@ -319,7 +320,7 @@ TEST(Hibert, Test10_UniformLogitsLoseTheLogarithmOfTheVocabulary) {
   }
 }
 
-TEST(Hibert, Test11_FineTuningStartsFromTheEncoders) {
+TEST(Hibert, FineTuningStartsFromTheEncoders) {
   HibertConfig c = tiny();
   Hibert trained(c, f32);
   c.labels = 2;

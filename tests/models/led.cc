@@ -34,7 +34,7 @@ SequenceInputs inputs() {
           .tokens = some_tokens(2, 11, 23, 5)};
 }
 
-TEST(Longformer, Test10_DecodingStepByStepIsTeacherForcing) {
+TEST(Longformer, DecodingStepByStepIsTeacherForcing) {
   const NoGrad off;
   const Led model = tiny();
   const SequenceInputs in = inputs();
@@ -46,7 +46,7 @@ TEST(Longformer, Test10_DecodingStepByStepIsTeacherForcing) {
   }
 }
 
-TEST(Longformer, Test10_OneBeamIsGreedy) {
+TEST(Longformer, OneBeamIsGreedy) {
   const NoGrad off;
   const Led model = tiny();
   const SequenceInputs in = inputs();
@@ -64,7 +64,7 @@ TEST(Longformer, Test10_OneBeamIsGreedy) {
   EXPECT_EQ(to_string(many.tokens.shape()), "[2, 4, 9]");
 }
 
-TEST(Longformer, Test10_PaddingOfTheSourceChangesNoBit) {
+TEST(Longformer, PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
   const Led model = tiny();
   SequenceInputs in = inputs();
@@ -196,10 +196,10 @@ class LedGoldens : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(LedGoldens, Test3_OracleInF64) { compare(DType::f64, "", 1e-11); }
-TEST_P(LedGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
+TEST_P(LedGoldens, OracleInF64) { compare(DType::f64, "", 1e-11); }
+TEST_P(LedGoldens, OracleInF32) { compare(DType::f32, "", 1e-5); }
 // The package computes in f32 too, so both sides round.
-TEST_P(LedGoldens, Test3_TransformersInF32) { compare(DType::f32, "package.", 2e-5); }
+TEST_P(LedGoldens, TransformersInF32) { compare(DType::f32, "package.", 2e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Longformer, LedGoldens,
                          testing::Values("first_token", "ragged", "no_globals"),

@@ -1,4 +1,4 @@
-// The acceptance tests of Linformer, by their numbers, and files that other implementations made.
+// Linformer, and files that other implementations made.
 
 #include "models/linformer/linformer.h"
 
@@ -122,8 +122,8 @@ Tensor ids_of(const std::vector<int64_t>& values) {
   return Tensor::from(values, {static_cast<int64_t>(values.size())});
 }
 
-// 1. With r = n and E = F = 1, attention is exact, forward and backward.
-TEST(Linformer, Test1_TheIdentityIsFullAttention) {
+// With r = n and E = F = 1, attention is exact, forward and backward.
+TEST(Linformer, TheIdentityIsFullAttention) {
   for (const auto sharing : {ProjectionSharing::none, ProjectionSharing::headwise,
                              ProjectionSharing::kv, ProjectionSharing::layerwise}) {
     for (const auto order : {ProjectionOrder::input, ProjectionOrder::key}) {
@@ -164,9 +164,9 @@ TEST(Linformer, Test1_TheIdentityIsFullAttention) {
   }
 }
 
-// 2. Averages of blocks are attention over pooled keys and values, which projection = mean
+// Averages of blocks are attention over pooled keys and values, which projection = mean
 // computes.
-TEST(Linformer, Test2_AveragesAreMeanPooledKeys) {
+TEST(Linformer, AveragesAreMeanPooledKeys) {
   const int64_t n = 24, r = 6, width = 16;
   const AttentionOptions heads{.d_model = width, .n_head = 2, .qkv_bias = true, .out_bias = true};
   const Tensor x = normal({2, n, width}, Generator{3}, 0, 1, DType::f64);
@@ -199,8 +199,8 @@ TEST(Linformer, Test2_AveragesAreMeanPooledKeys) {
   }
 }
 
-// 3. A short input is a long one with padding, forward and backward.
-TEST(Linformer, Test3_SlicesArePaddedInputs) {
+// A short input is a long one with padding, forward and backward.
+TEST(Linformer, SlicesArePaddedInputs) {
   for (const LinformerConfig& c : all_kinds()) {
     SCOPED_TRACE(text_of(c));
     Linformer model(c, f64);
@@ -218,8 +218,8 @@ TEST(Linformer, Test3_SlicesArePaddedInputs) {
   }
 }
 
-// 3. What stands in the padding, and how much there is, changes no bit.
-TEST(Linformer, Test3_PaddingChangesNoBit) {
+// What stands in the padding, and how much there is, changes no bit.
+TEST(Linformer, PaddingChangesNoBit) {
   for (const LinformerConfig& c : all_kinds()) {
     SCOPED_TRACE(text_of(c));
     const Linformer model(c, Init{.gen = Generator{7}});
@@ -239,8 +239,8 @@ TEST(Linformer, Test3_PaddingChangesNoBit) {
   }
 }
 
-// 4. Parameters of E and F: 2 H N, 2 N, N and 1 matrices.
-TEST(Linformer, Test4_CountsOfMatrices) {
+// Parameters of E and F: 2 H N, 2 N, N and 1 matrices.
+TEST(Linformer, CountsOfMatrices) {
   const auto matrices = [](ProjectionSharing sharing) {
     LinformerConfig c = linformer_preset("base512");
     c.sharing = sharing;
@@ -258,8 +258,8 @@ TEST(Linformer, Test4_CountsOfMatrices) {
   EXPECT_EQ(matrices(ProjectionSharing::layerwise), 1);
 }
 
-// 4. Matrices that are shared get the sum of the gradients of copies that are not.
-TEST(Linformer, Test4_GradientsOfSharedMatricesAreSums) {
+// Matrices that are shared get the sum of the gradients of copies that are not.
+TEST(Linformer, GradientsOfSharedMatricesAreSums) {
   const Tensor tokens = some_tokens(2, 19, 23);
   for (const auto sharing :
        {ProjectionSharing::headwise, ProjectionSharing::kv, ProjectionSharing::layerwise}) {
@@ -293,8 +293,8 @@ TEST(Linformer, Test4_GradientsOfSharedMatricesAreSums) {
   }
 }
 
-// 5. Both orders are equal without biases. With them they differ by b (sum over s of E_ts - 1).
-TEST(Linformer, Test5_OrdersDifferByRowSums) {
+// Both orders are equal without biases. With them they differ by b (sum over s of E_ts - 1).
+TEST(Linformer, OrdersDifferByRowSums) {
   const int64_t n = 10, r = 4, width = 6;
   const Tensor x = normal({2, 9, width}, Generator{3}, 0, 1, DType::f64);
   for (const auto sharing : {ProjectionSharing::none, ProjectionSharing::headwise,
@@ -335,15 +335,15 @@ TEST(Linformer, Test5_OrdersDifferByRowSums) {
   }
 }
 
-// 6. There is no causal form.
-TEST(Linformer, Test6_CausalityIsRefused) {
+// There is no causal form.
+TEST(Linformer, CausalityIsRefused) {
   const LinformerConfig c = tiny([](auto& x) { x.causal = true; });
   EXPECT_TRUE(contains(message_of<ValueError>([&] { Linformer(c, f64); }),
                        "linformer: causal is true; expected false"));
 }
 
-// 7. No block of a training step has L^2 elements, nor L r for each head.
-TEST(Linformer, Test7_NothingIsQuadratic) {
+// No block of a training step has L^2 elements, nor L r for each head.
+TEST(Linformer, NothingIsQuadratic) {
   constexpr int64_t length = 4096, r = 64;
   for (const auto projection : {RowProjection::linear, RowProjection::mean, RowProjection::conv}) {
     const LinformerConfig c = tiny([&](auto& x) {
@@ -364,8 +364,8 @@ TEST(Linformer, Test7_NothingIsQuadratic) {
   }
 }
 
-// 8. Gradients of E, F and all weights in every mode, with lengths.
-TEST(Linformer, Test8_GradientsOfEveryMode) {
+// Gradients of E, F and all weights in every mode, with lengths.
+TEST(Linformer, GradientsOfEveryMode) {
   for (const LinformerConfig& c : all_kinds()) {
     SCOPED_TRACE(text_of(c));
     Linformer model(c, f64);

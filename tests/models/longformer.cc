@@ -112,7 +112,7 @@ LayerContext with_globals(int64_t batch, int64_t length, const std::vector<int64
   return ctx;
 }
 
-TEST(Longformer, Test1_AWindowOverAllIsDense) {
+TEST(Longformer, AWindowOverAllIsDense) {
   const NoGrad off;
   for (const int64_t length : {1, 2, 17, 65}) {
     LongformerAttention a = layer(std::max<int64_t>(length - 1, 1));
@@ -121,7 +121,7 @@ TEST(Longformer, Test1_AWindowOverAllIsDense) {
   }
 }
 
-TEST(Longformer, Test2_AllGlobalWithEqualProjectionsIsDense) {
+TEST(Longformer, AllGlobalWithEqualProjectionsIsDense) {
   const NoGrad off;
   LongformerAttention a = layer(1);
   copy_global_projections(a);
@@ -136,7 +136,7 @@ TEST(Longformer, Test2_AllGlobalWithEqualProjectionsIsDense) {
             1e-12);
 }
 
-TEST(Longformer, Test4_PairsAreTheClosedFormulas) {
+TEST(Longformer, PairsAreTheClosedFormulas) {
   EXPECT_EQ(patterns::window_pairs(4096, 256), 2'035'456);
   EXPECT_EQ(attended_pairs(patterns::window_and_globals(101, 7, {1, 2}, {}), 2, 2, 101, 101),
             2 * (patterns::window_and_global_pairs(101, 7, 1, {}) +
@@ -169,7 +169,7 @@ TEST(Longformer, Test4_PairsAreTheClosedFormulas) {
             patterns::window_pairs(l - g, w) + (l - g) * g + g * l);
 }
 
-TEST(Longformer, Test5_PaddingChangesNoBit) {
+TEST(Longformer, PaddingChangesNoBit) {
   const NoGrad off;
   LongformerConfig c = longformer_preset("tiny");
   c.dilation = {1, 2};
@@ -189,7 +189,7 @@ TEST(Longformer, Test5_PaddingChangesNoBit) {
   }
 }
 
-TEST(Longformer, Test6_ReceptiveFieldGrowsByTheWindowALayer) {
+TEST(Longformer, ReceptiveFieldGrowsByTheWindowALayer) {
   for (const int64_t s : {1, 2}) {
     LongformerConfig c = longformer_preset("tiny");
     c.n_layer = 3;
@@ -212,7 +212,7 @@ TEST(Longformer, Test6_ReceptiveFieldGrowsByTheWindowALayer) {
   }
 }
 
-TEST(Longformer, Test7_DilationTwoIsTheWindowOnEitherHalf) {
+TEST(Longformer, DilationTwoIsTheWindowOnEitherHalf) {
   const NoGrad off;
   LongformerAttention two = layer(3, 2), one = layer(3);
   for (const int64_t length : {1, 2, 37, 110}) {
@@ -226,7 +226,7 @@ TEST(Longformer, Test7_DilationTwoIsTheWindowOnEitherHalf) {
   }
 }
 
-TEST(Longformer, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
+TEST(Longformer, AGlobalKeyInsideTheWindowCountsOnce) {
   const NoGrad off;
   LongformerAttention a = layer(40);
   const Tensor x = states(1, 31), y = a.forward(x, with_globals(1, 31, {12}), Pass{}).y;
@@ -241,7 +241,7 @@ TEST(Longformer, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
   }
 }
 
-TEST(Longformer, Test9_PositionTablesRepeat) {
+TEST(Longformer, PositionTablesRepeat) {
   const Tensor old = normal({2 + 5, 3}, Generator{1}, 0.0, 1.0, DType::f64);
   const Tensor extended = extended_positions(old, 2, 13);
   ASSERT_EQ(to_string(extended.shape()), "[15, 3]");
@@ -253,7 +253,7 @@ TEST(Longformer, Test9_PositionTablesRepeat) {
   EXPECT_THROW(extended_positions(old, 2, 0), ValueError);
 }
 
-TEST(Longformer, Test11_GradientsWithGlobalTokens) {
+TEST(Longformer, GradientsWithGlobalTokens) {
   LongformerConfig c = longformer_preset("tiny");
   c.dropout = 0.1f;
   c.dilation = {1, 2};
@@ -440,8 +440,8 @@ class LongformerGoldens : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(LongformerGoldens, Test3_OracleInF64) { compare(DType::f64, "", 1e-11); }
-TEST_P(LongformerGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
+TEST_P(LongformerGoldens, OracleInF64) { compare(DType::f64, "", 1e-11); }
+TEST_P(LongformerGoldens, OracleInF32) { compare(DType::f32, "", 1e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Longformer, LongformerGoldens,
                          testing::Values("several_globals", "ragged", "no_globals", "question",
@@ -451,7 +451,7 @@ INSTANTIATE_TEST_SUITE_P(Longformer, LongformerGoldens,
 /// Compares with the package, which has no dilation.
 class LongformerPackage : public LongformerGoldens {};
 
-TEST_P(LongformerPackage, Test3_TransformersInF32) { compare(DType::f32, "package.", 1e-5); }
+TEST_P(LongformerPackage, TransformersInF32) { compare(DType::f32, "package.", 1e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Longformer, LongformerPackage,
                          testing::Values("several_globals", "ragged", "no_globals", "question",

@@ -129,7 +129,7 @@ TEST(Longformer, RelativePositionsAreThoseOfTransformerXL) {
   }
 }
 
-TEST(Longformer, Test1_ACausalWindowOverAllIsCausal) {
+TEST(Longformer, ACausalWindowOverAllIsCausal) {
   const NoGrad off;
   LongformerLMConfig c = longformer_lm_preset("tiny");
   c.dilation = {1};
@@ -143,7 +143,7 @@ TEST(Longformer, Test1_ACausalWindowOverAllIsCausal) {
   EXPECT_LE(distance(narrow_one.logits(tokens, Pass{}), wide.logits(tokens, Pass{})), 1e-12);
 }
 
-TEST(Longformer, Test4_CausalPairs) {
+TEST(Longformer, CausalPairs) {
   for (const int64_t n : {1, 5, 48, 97}) {
     for (const int64_t s : {1, 2, 3}) {
       int64_t expected = 0;
@@ -154,7 +154,7 @@ TEST(Longformer, Test4_CausalPairs) {
   }
 }
 
-TEST(Longformer, Test11_GradientsOfTheLanguageModel) {
+TEST(Longformer, GradientsOfTheLanguageModel) {
   LongformerLMConfig c = longformer_lm_preset("tiny");
   c.dropout = 0.1f;
   LongformerLM model(c, Init{.dtype = DType::f64});

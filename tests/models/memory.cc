@@ -48,7 +48,7 @@ std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t
   return all;
 }
 
-TEST(Memory, Test3_EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
+TEST(Memory, EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
     const std::vector<Tensor> standard = trained(entry, "standard");

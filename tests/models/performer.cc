@@ -121,7 +121,7 @@ Tensor attended(const Tensor& q, const Tensor& k, const Tensor& v, bool causal) 
   return div(matmul(weights, v), sum(weights, {3}, true));
 }
 
-TEST(Performer, Test2_ExactKernelsAreComputedExactly) {
+TEST(Performer, ExactKernelsAreComputedExactly) {
   const NoGrad off;
   const AttentionOptions attention{.d_model = 12, .n_head = 2, .weights = Scheme::normal(0.4)};
   const auto relu_of = [](const Tensor& x) { return relu(x); };
@@ -246,7 +246,7 @@ std::vector<std::vector<double>> buffers_of(Module& model) {
   return all;
 }
 
-TEST(Performer, Test10_ProjectionsAreDrawnAnew) {
+TEST(Performer, ProjectionsAreDrawnAnew) {
   const auto c = tiny([](PerformerConfig& x) {
     x.features = FeatureMap::phase;
     x.projection_per_head = true;
@@ -317,7 +317,7 @@ TEST(Performer, TakesTheWeightsOfATransformer) {
 // --------------------------------------------------------------------------------- whole models
 
 // Every kind of features, in both directions, with lengths: gradients against differences.
-TEST(Performer, Test12_GradientsOfEveryKind) {
+TEST(Performer, GradientsOfEveryKind) {
   for (int kind = 0; kind < kernels::feature_map_count; ++kind) {
     for (const Wiring wiring : {Wiring::decoder, Wiring::encoder}) {
       const PerformerConfig c = tiny([&](PerformerConfig& x) {

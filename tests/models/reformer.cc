@@ -65,7 +65,7 @@ Reformer made(const ReformerConfig& c, DType dtype = DType::f64) {
   return model;
 }
 
-TEST(Reformer, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
+TEST(Reformer, NothingFlowsBackInAWholeModelWithBucketsFrozen) {
   for (const char* layers : {"lsh", "local", "lsh,local"}) {
     ReformerConfig c = alternating();
     c.layers = layers;
@@ -86,7 +86,7 @@ TEST(Reformer, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
   }
 }
 
-TEST(Reformer, Test8_PaddingLeavesAWholeModelAlone) {
+TEST(Reformer, PaddingLeavesAWholeModelAlone) {
   const NoGrad off;
   for (const bool causal : {true, false}) {
     ReformerConfig c = alternating();
@@ -106,7 +106,7 @@ TEST(Reformer, Test8_PaddingLeavesAWholeModelAlone) {
 
 // Section 10: short sequences use full attention, and remark() says so. The result equals one chunk
 // of all tokens.
-TEST(Reformer, Test2_ShortSequencesAreSeenInFullWhereAsked) {
+TEST(Reformer, ShortSequencesAreSeenInFullWhereAsked) {
   ReformerConfig c = alternating();
   c.n_max = 64;
   const auto gradients_of = [](const ReformerConfig& config, const Tensor& tokens) {
@@ -147,7 +147,7 @@ TEST(Reformer, Test2_ShortSequencesAreSeenInFullWhereAsked) {
   EXPECT_THROW(made(c), ValueError);
 }
 
-TEST(Reformer, Test12_GradientsOfTheWholeTinyModel) {
+TEST(Reformer, GradientsOfTheWholeTinyModel) {
   for (const ReformerVariant variant : {ReformerVariant::paper, ReformerVariant::trax2,
                                         ReformerVariant::hf, ReformerVariant::lucid}) {
     ReformerConfig c = reformer_variant(alternating(), variant);
@@ -183,7 +183,7 @@ double largest(const Tensor& x) {
   return most;
 }
 
-TEST(Reformer, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
+TEST(Reformer, ReversibleGradientsAreThoseOfTheStoredStreams) {
   const std::vector<Tensor> stored = step_with("standard", DType::f64, 6);
   const std::vector<Tensor> inverted = step_with("reversible", DType::f64, 6);
   for (size_t i = 0; i < stored.size(); ++i) {
@@ -209,7 +209,7 @@ TEST(Reformer, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
   }
 }
 
-TEST(Reformer, Test11_SavedBytesGrowWithDepthByBucketsAlone) {
+TEST(Reformer, SavedBytesGrowWithDepthByBucketsAlone) {
   const auto saved = [](const char* memory, int64_t layers) {
     ReformerConfig c = alternating();
     c.layers = "lsh";

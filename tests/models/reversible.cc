@@ -86,7 +86,7 @@ std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
   return all;
 }
 
-TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
+TEST(Memory, EveryModelHasTheGradientsOfItsStoredStreams) {
   for (const ModelEntry& entry : models()) {
     for (const auto& [precision, chunks] : {std::pair{"f32", 1}, {"f32", 3}, {"bf16", 1}}) {
       const auto expected = step(entry, "reversible:exact:stored", precision, chunks);

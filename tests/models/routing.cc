@@ -166,7 +166,7 @@ void expect_dense(RoutingAttention& layer, int64_t length) {
   }
 }
 
-TEST(Routing, Test1_OneClusterOfAllTokensIsDenseAttention) {
+TEST(Routing, OneClusterOfAllTokensIsDenseAttention) {
   for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
     RoutingOptions o = pure(1, 64);
     o.select = select;
@@ -175,7 +175,7 @@ TEST(Routing, Test1_OneClusterOfAllTokensIsDenseAttention) {
   }
 }
 
-TEST(Routing, Test2_ClustersOfAllTokensAreDenseAttentionToo) {
+TEST(Routing, ClustersOfAllTokensAreDenseAttentionToo) {
   for (const int64_t clusters : {2, 5}) {
     RoutingAttention layer(pure(clusters, 40), init);
     for (const int64_t length : {1, 23, 40}) expect_dense(layer, length);
@@ -188,7 +188,7 @@ Tensor lists(const std::vector<int32_t>& members, int64_t clusters) {
   return contiguous(expand(one, {1, 2, clusters, w}));
 }
 
-TEST(Routing, Test4_ATokenInNoGroupGivesZeroAndInTwoTheirMean) {
+TEST(Routing, ATokenInNoGroupGivesZeroAndInTwoTheirMean) {
   RoutingOptions o = pure(2, 3);
   o.routing_clip = 2;
   RoutingAttention layer(o, init);
@@ -283,7 +283,7 @@ Statistics sums_of(const Centroids& centroids, const Tensor& x) {
   return centroids.statistics({x}, {nearest}, ones({1, 1, x.dim(2)}, DType::f64));
 }
 
-TEST(Routing, Test5_CentroidsFollowAScalarReference) {
+TEST(Routing, CentroidsFollowAScalarReference) {
   constexpr int64_t k = 5, d = 3;
   for (const CentroidUpdate update : kUpdates) {
     for (const double decay : {0.9, 0.999}) {
@@ -328,7 +328,7 @@ TEST(Routing, Test5_CentroidsFollowAScalarReference) {
   }
 }
 
-TEST(Routing, Test5_DecayOfZeroGivesTheBatchAndOfOneNothing) {
+TEST(Routing, DecayOfZeroGivesTheBatchAndOfOneNothing) {
   constexpr int64_t k = 3, d = 4;
   const Tensor x = tokens_near(30, d, 3);
   for (const CentroidUpdate update : kUpdates) {
@@ -357,7 +357,7 @@ TEST(Routing, Test5_DecayOfZeroGivesTheBatchAndOfOneNothing) {
   }
 }
 
-TEST(Routing, Test5_AnEmptyClusterKeepsItsDirectionAndTokensAreCounted) {
+TEST(Routing, AnEmptyClusterKeepsItsDirectionAndTokensAreCounted) {
   constexpr int64_t k = 3, d = 4;
   for (const CentroidUpdate update : kUpdates) {
     Centroids centroids({.clusters = k, .width = d, .update = update, .decay = 0.5}, init);
@@ -550,7 +550,7 @@ RoutingTransformer made(const RoutingConfig& c, DType dtype = DType::f64) {
   return model;
 }
 
-TEST(Routing, Test6_NothingFlowsBackWithinChosenGroups) {
+TEST(Routing, NothingFlowsBackWithinChosenGroups) {
   for (const bool share : {true, false}) {
     RoutingConfig c = tiny();
     c.share_qk = share;
@@ -583,7 +583,7 @@ double change_before(const RoutingTransformer& model, int64_t at) {
 
 // Later tokens compete for the places of a group, and so decide which earlier ones are in it; where
 // each token joins a cluster and sees the last members, they decide nothing.
-TEST(Routing, Test6_LaterTokensDecideWhoIsInAGroup) {
+TEST(Routing, LaterTokensDecideWhoIsInAGroup) {
   RoutingConfig c = tiny();
   EXPECT_GT(change_before(made(c), 14), 1e-3);
   c.window = 27;
@@ -593,7 +593,7 @@ TEST(Routing, Test6_LaterTokensDecideWhoIsInAGroup) {
   EXPECT_LE(change_before(made(c), 14), 1e-13);
 }
 
-TEST(Routing, Test7_RanksAreDistancesWhereOneGroupHoldsAllTokens) {
+TEST(Routing, RanksAreDistancesWhereOneGroupHoldsAllTokens) {
   for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
     RoutingOptions o = pure(1, 30);
     o.select = select;
@@ -672,7 +672,7 @@ std::vector<Statistics> counted(const RoutingTransformer& model, const Tensor& t
   return model.loss(tokens, tokens, {}, training).statistics;
 }
 
-TEST(Routing, Test8_StatisticsOfPartsAddUpToThoseOfTheBatch) {
+TEST(Routing, StatisticsOfPartsAddUpToThoseOfTheBatch) {
   for (const bool share : {true, false}) {
     RoutingConfig c = tiny();
     c.share_qk = share;
@@ -699,7 +699,7 @@ std::vector<std::vector<double>> buffers_of(Module& module) {
   return all;
 }
 
-TEST(Routing, Test9_OnlyTheEndOfAStepMovesCentroids) {
+TEST(Routing, OnlyTheEndOfAStepMovesCentroids) {
   std::vector<std::vector<double>> expected;
   for (const char* policy : {"standard", "checkpoint", "checkpoint:2", "lean", "selective",
                              "reversible", "reversible:exact"}) {
@@ -756,7 +756,7 @@ TEST(Routing, CentroidsOfEachLayerStartFromItsRowsIfAsked) {
   }
 }
 
-TEST(Routing, Test9_ReversibleGradientsAreThoseOfTheSameStreamsStored) {
+TEST(Routing, ReversibleGradientsAreThoseOfTheSameStreamsStored) {
   const auto step = [](const char* policy) {
     RoutingConfig c = tiny();
     c.memory = policy;
@@ -772,7 +772,7 @@ TEST(Routing, Test9_ReversibleGradientsAreThoseOfTheSameStreamsStored) {
   for (size_t i = 0; i < stored.size(); ++i) EXPECT_LE(distance(back[i], stored[i]), 1e-9) << i;
 }
 
-TEST(Routing, Test10_PaddingChangesNeitherRowsNorCentroids) {
+TEST(Routing, PaddingChangesNeitherRowsNorCentroids) {
   for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
     for (const bool share : {true, false}) {
       if (!share && select == RoutingSelect::argmax_recent) continue;
@@ -801,7 +801,7 @@ TEST(Routing, Test10_PaddingChangesNeitherRowsNorCentroids) {
   }
 }
 
-TEST(Routing, Test11_StepsHaveTheSameBitsForAnyNumberOfThreads) {
+TEST(Routing, StepsHaveTheSameBitsForAnyNumberOfThreads) {
   std::vector<std::vector<double>> expected;
   const int before = num_threads();
   for (const int threads : {1, 2, 3, 2}) {
@@ -824,7 +824,7 @@ TEST(Routing, Test11_StepsHaveTheSameBitsForAnyNumberOfThreads) {
   set_num_threads(before);
 }
 
-TEST(Routing, Test12_GradientsOfTheWholeTinyModel) {
+TEST(Routing, GradientsOfTheWholeTinyModel) {
   for (const RoutingVariant variant : {RoutingVariant::official, RoutingVariant::lucid}) {
     for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
       for (const bool share : {true, false}) {
@@ -842,7 +842,7 @@ TEST(Routing, Test12_GradientsOfTheWholeTinyModel) {
   }
 }
 
-TEST(Routing, Test12_GradientsOfALayerWithChosenGroups) {
+TEST(Routing, GradientsOfALayerWithChosenGroups) {
   for (const bool share : {true, false}) {
     RoutingOptions o = pure(3, 4);
     o.share_qk = share;

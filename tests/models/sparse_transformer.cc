@@ -1,5 +1,5 @@
-// The acceptance tests of the Sparse Transformer, by their numbers. Tests 7 (decoding) and 9
-// (gradients) also run for every entry of the table of models.
+// The Sparse Transformer. Decoding and gradients are also tested for every entry of the table of
+// models.
 
 #include <gtest/gtest.h>
 
@@ -119,8 +119,8 @@ int64_t pairs_of_patterns(const LayerContext& ctx, int64_t layer, int64_t heads,
   return pairs;
 }
 
-// 1. Patterns, brute force and closed-form counts agree.
-TEST(SparseTransformer, Test1PairCountsEqualTheFormulas) {
+// Patterns, brute force and closed-form counts agree.
+TEST(SparseTransformer, PairCountsEqualTheFormulas) {
   const Init plan{.meta = true};
   for (int64_t length : {1, 2, 4, 5, 7, 16, 25, 40}) {
     for (int64_t l = 1; l <= 9; ++l) {
@@ -144,7 +144,7 @@ TEST(SparseTransformer, Test1PairCountsEqualTheFormulas) {
   }
 }
 
-TEST(SparseTransformer, Test1PairCountsOfThePublishedSizes) {
+TEST(SparseTransformer, PairCountsOfThePublishedSizes) {
   SparseTransformerConfig c = sparse_transformer_preset("enwik8");
   EXPECT_EQ(attended_pairs(c, 0, 12'288), 8 * int64_t{19'470'336});
   c.index_sets = "local,strided";
@@ -189,8 +189,8 @@ TEST(SparseTransformer, PresetsForImagesFollowTheAuthorsCode) {
   }
 }
 
-// 2. If the index sets hold all earlier positions, the model is dense attention.
-TEST(SparseTransformer, Test2WideSetsAreDenseAttention) {
+// If the index sets hold all earlier positions, the model is dense attention.
+TEST(SparseTransformer, WideSetsAreDenseAttention) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 37, 11);
   const auto logits = [&](const char* sets, Integration integration, int64_t l, int64_t columns) {
@@ -242,9 +242,9 @@ LayerContext of_layer(const SparseTransformer& model, int64_t layer, int64_t len
   return ctx;
 }
 
-// 3. Every mode equals dense attention under its masks, in the original order of rows. So do the
+// Every mode equals dense attention under its masks, in the original order of rows. So do the
 // gradients.
-TEST(SparseTransformer, Test3EveryModeIsMaskedDenseAttention) {
+TEST(SparseTransformer, EveryModeIsMaskedDenseAttention) {
   for (SparseTransformerConfig c : every_mode()) {
     c.qk_ratio = 0.5;
     const SparseTransformer model = made(c);
@@ -280,7 +280,7 @@ TEST(SparseTransformer, Test3EveryModeIsMaskedDenseAttention) {
   }
 }
 
-TEST(SparseTransformer, Test3MapsShowTheIndexSets) {
+TEST(SparseTransformer, MapsShowTheIndexSets) {
   for (const SparseTransformerConfig& c : every_mode()) {
     const SparseTransformer model = made(c);
     for (int64_t layer = 0; layer < c.n_layer; ++layer) {
@@ -298,8 +298,8 @@ TEST(SparseTransformer, Test3MapsShowTheIndexSets) {
   }
 }
 
-// 4. A token does not change outputs at earlier positions, bit for bit.
-TEST(SparseTransformer, Test4TheFutureHasNoInfluence) {
+// A token does not change outputs at earlier positions, bit for bit.
+TEST(SparseTransformer, TheFutureHasNoInfluence) {
   const NoGrad off;
   for (const SparseTransformerConfig& c : every_mode()) {
     for (const Init& init : {f64, f32}) {
@@ -349,8 +349,9 @@ Matrix with_residual(Matrix m) {
   return m;
 }
 
-// 5. Two steps reach every earlier position; the maps of test 3 are these matrices.
-TEST(SparseTransformer, Test5TwoStepsReachEveryEarlierPosition) {
+// Two steps reach every earlier position; the maps of EveryModeIsMaskedDenseAttention are these
+// matrices.
+TEST(SparseTransformer, TwoStepsReachEveryEarlierPosition) {
   for (const int64_t length : {5, 37, 64}) {
     for (const int64_t l : {1, 5, 8}) {
       SparseTransformerConfig c = tiny("local,strided", Integration::interleave);
@@ -373,8 +374,8 @@ TEST(SparseTransformer, Test5TwoStepsReachEveryEarlierPosition) {
   }
 }
 
-// 6. Recomputing blocks gives the same gradients, bit for bit, with dropout on.
-TEST(SparseTransformer, Test6RecomputationChangesNoGradient) {
+// Recomputing blocks gives the same gradients, bit for bit, with dropout on.
+TEST(SparseTransformer, RecomputationChangesNoGradient) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
     for (const Init& init : {f64, f32}) {
@@ -398,8 +399,8 @@ TEST(SparseTransformer, Test6RecomputationChangesNoGradient) {
   }
 }
 
-// 7. Decoding gives the logits of the full forward pass at every position.
-TEST(SparseTransformer, Test7DecodingIsTheFullPass) {
+// Decoding gives the logits of the full forward pass at every position.
+TEST(SparseTransformer, DecodingIsTheFullPass) {
   const NoGrad off;
   std::vector<SparseTransformerConfig> all = every_mode();
   const size_t modes = all.size();
@@ -423,8 +424,8 @@ TEST(SparseTransformer, Test7DecodingIsTheFullPass) {
   }
 }
 
-// 8. W_out is initialised to zero.
-TEST(SparseTransformer, Test8LogitsStartAtZero) {
+// W_out is initialised to zero.
+TEST(SparseTransformer, LogitsStartAtZero) {
   for (const SparseTransformerConfig& c : every_mode()) {
     for (const Init& init : {f64, f32}) {
       const SparseTransformer model(c, init);
@@ -437,8 +438,8 @@ TEST(SparseTransformer, Test8LogitsStartAtZero) {
   }
 }
 
-// 9. Gradients of every parameter in f64, with dropout on.
-TEST(SparseTransformer, Test9GradientsOfEveryMode) {
+// Gradients of every parameter in f64, with dropout on.
+TEST(SparseTransformer, GradientsOfEveryMode) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
     c.begin_vector = c.tie_embedding = c.n_head == 4;
@@ -452,9 +453,9 @@ TEST(SparseTransformer, Test9GradientsOfEveryMode) {
   }
 }
 
-// 9. With output weights divided by sqrt(2 N), the residual stream has the same variance after 64
+// With output weights divided by sqrt(2 N), the residual stream has the same variance after 64
 // layers as after 2.
-TEST(SparseTransformer, Test9TheResidualStreamIsAsWideAtAnyDepth) {
+TEST(SparseTransformer, TheResidualStreamIsAsWideAtAnyDepth) {
   const NoGrad off;
   for (const SparseInit init : {SparseInit::code, SparseInit::paper_literal}) {
     const auto variance = [&](int64_t layers) {
@@ -474,8 +475,8 @@ TEST(SparseTransformer, Test9TheResidualStreamIsAsWideAtAnyDepth) {
   }
 }
 
-// 10. Rows of a summary head before the first summary see no key: their output is zero.
-TEST(SparseTransformer, Test10RowsThatSeeNothingAreZero) {
+// Rows of a summary head before the first summary see no key: their output is zero.
+TEST(SparseTransformer, RowsThatSeeNothingAreZero) {
   SparseTransformerConfig c = tiny("summary", Integration::interleave);
   c.n_head = 1;
   c.stride = 8;
@@ -496,8 +497,8 @@ TEST(SparseTransformer, Test10RowsThatSeeNothingAreZero) {
   }
 }
 
-// 11. A nonfinite gradient halves the loss scale and changes no weight.
-TEST(SparseTransformer, Test11AnInfiniteGradientHalvesTheLossScale) {
+// A nonfinite gradient halves the loss scale and changes no weight.
+TEST(SparseTransformer, AnInfiniteGradientHalvesTheLossScale) {
   SparseTransformerConfig c = tiny("block,summary", Integration::merged);
   c.precision = Precision::f16;
   SparseTransformer model(c, f32);

@@ -1,4 +1,4 @@
-// Losses, dropout and precision of the Transformer, beyond the acceptance tests in baselines.cc.
+// Losses, dropout and precision of the Transformer, beyond what baselines.cc tests.
 
 #include "models/transformer/transformer.h"
 

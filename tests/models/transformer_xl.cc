@@ -67,7 +67,7 @@ TransformerXL made(const std::function<void(TransformerXLConfig&)>& change,
 
 double total(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
-TEST(TransformerXL, Test1_SegmentsAreOnePassWhereTheMemoryKeepsAll) {
+TEST(TransformerXL, SegmentsAreOnePassWhereTheMemoryKeepsAll) {
   for (const int64_t depth : {1, 2, 3}) {
     for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
       const TransformerXL model = made([&](auto& c) {
@@ -81,7 +81,7 @@ TEST(TransformerXL, Test1_SegmentsAreOnePassWhereTheMemoryKeepsAll) {
   }
 }
 
-TEST(TransformerXL, Test2_AWindowMakesCutsIrrelevant) {
+TEST(TransformerXL, AWindowMakesCutsIrrelevant) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t clamp : {0, 2}) {
       const TransformerXL model = made([&](auto& c) {
@@ -114,7 +114,7 @@ std::vector<Tensor> gradients(TransformerXL& model, const Tensor& tokens,
   return all;
 }
 
-TEST(TransformerXL, Test3_GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
+TEST(TransformerXL, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
   for (const int64_t depth : {1, 2}) {
     TransformerXL model = made([&](auto& c) {
       c.n_layer = depth;
@@ -138,7 +138,7 @@ TEST(TransformerXL, Test3_GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
   }
 }
 
-TEST(TransformerXL, Test4_NoGradientAndNoGraphPassesToTheNextSegment) {
+TEST(TransformerXL, NoGradientAndNoGraphPassesToTheNextSegment) {
   const TransformerXL model = made([](auto&) {}, DType::f32);
   const Tensor tokens = some_tokens(2, 6, 17);
   SegmentMemory memory = model.empty_memory(2);
@@ -194,7 +194,7 @@ int64_t reach_of(int64_t depth, int64_t row) {
   return -1;
 }
 
-TEST(TransformerXL, Test5_Reach) {
+TEST(TransformerXL, Reach) {
   const std::vector<int64_t> last = {11, 19, 27, 35};
   for (int64_t depth = 1; depth <= 4; ++depth) {
     EXPECT_EQ(reach_of(depth, 3), last[static_cast<size_t>(depth - 1)]);
@@ -202,7 +202,7 @@ TEST(TransformerXL, Test5_Reach) {
   }
 }
 
-TEST(TransformerXL, Test6_WithoutPositionsItIsThePlainDecoderAndWithATableShaws) {
+TEST(TransformerXL, WithoutPositionsItIsThePlainDecoderAndWithATableShaws) {
   for (const bool shaw : {false, true}) {
     TransformerXL model = made([&](auto& c) {
       c.emb_scale = false;
@@ -249,7 +249,7 @@ TEST(TransformerXL, Test6_WithoutPositionsItIsThePlainDecoderAndWithATableShaws)
   }
 }
 
-TEST(TransformerXL, Test7_AClampBeyondAllDistancesChangesNothing) {
+TEST(TransformerXL, AClampBeyondAllDistancesChangesNothing) {
   const auto with = [](int64_t clamp) { return made([&](auto& c) { c.clamp = clamp; }); };
   const Tensor tokens = some_tokens(2, 12, 17);
   const std::vector<int64_t> lengths = {5, 7};
@@ -258,9 +258,9 @@ TEST(TransformerXL, Test7_AClampBeyondAllDistancesChangesNothing) {
   EXPECT_NE(losses_of(with(2), tokens, lengths), expected);
 }
 
-// Test 8 is that of the distances themselves: with W_R = 1, u = v = 0 and one-hot queries, scores
+// The distances themselves: with W_R = 1, u = v = 0 and one-hot queries, scores
 // are the sinusoids of the true distances.
-TEST(TransformerXL, Test8_EveryPairHasItsDistance) {
+TEST(TransformerXL, EveryPairHasItsDistance) {
   for (const auto& [queries, keys] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 5}, {4, 4}, {3, 7}}) {
     constexpr int64_t width = 8;
@@ -326,13 +326,13 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 }
 
 class TransformerXLGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(TransformerXLGoldens, Test9_InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(TransformerXLGoldens, Test9_InF32) { compare(GetParam(), DType::f32, 2e-5); }
+TEST_P(TransformerXLGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
+TEST_P(TransformerXLGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
 INSTANTIATE_TEST_SUITE_P(TransformerXL, TransformerXLGoldens,
                          testing::ValuesIn(golden_names("transformer_xl")),
                          [](const auto& param) { return param.param; });
 
-TEST(TransformerXL, Test9_PhantomRowsTakeAttention) {
+TEST(TransformerXL, PhantomRowsTakeAttention) {
   const auto with = [](bool phantom) {
     return made([&](auto& c) { c.phantom_zero_memory = phantom; });
   };
@@ -342,7 +342,7 @@ TEST(TransformerXL, Test9_PhantomRowsTakeAttention) {
             1e-3);
 }
 
-TEST(TransformerXL, Test10_ProjectedKeysAreThoseOfRecomputedOnes) {
+TEST(TransformerXL, ProjectedKeysAreThoseOfRecomputedOnes) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t mem_len : {0, 1, 5, 9}) {
       const TransformerXL model = made([&](auto& c) {
@@ -361,7 +361,7 @@ TEST(TransformerXL, Test10_ProjectedKeysAreThoseOfRecomputedOnes) {
   }
 }
 
-TEST(TransformerXL, Test10_DecodesAsSegmentsOfOneToken) {
+TEST(TransformerXL, DecodesAsSegmentsOfOneToken) {
   const TransformerXL model = made([](auto& c) { c.mem_len = 5; });
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 40, 17);
@@ -384,7 +384,7 @@ TEST(TransformerXL, Test10_DecodesAsSegmentsOfOneToken) {
   }
 }
 
-TEST(TransformerXL, Test11_Gradients) {
+TEST(TransformerXL, Gradients) {
   for (const bool shared : {true, false}) {
     for (const bool memory : {true, false}) {
       for (const int64_t length : {1, 7}) {
@@ -405,7 +405,7 @@ TEST(TransformerXL, Test11_Gradients) {
   }
 }
 
-TEST(TransformerXL, Test12_AResetIsANewStream) {
+TEST(TransformerXL, AResetIsANewStream) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     const TransformerXL model = made([&](auto& c) { c.norm = place; });
     const NoGrad off;

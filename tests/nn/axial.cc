@@ -55,7 +55,7 @@ TEST(Axial, GridsGrow) {
   }
 }
 
-TEST(Reformer, Test9_AxialEqualsAMaterialisedTable) {
+TEST(Reformer, AxialEqualsAMaterialisedTable) {
   const std::vector<std::vector<int64_t>> shapes = {{4, 6}, {1, 5}, {3, 2, 4}, {7}};
   for (const std::vector<int64_t>& shape : shapes) {
     std::vector<int64_t> widths;
@@ -77,7 +77,7 @@ TEST(Reformer, Test9_AxialEqualsAMaterialisedTable) {
   }
 }
 
-TEST(Reformer, Test12_AxialGradients) {
+TEST(Reformer, AxialGradients) {
   AxialPositions grid({3, 2, 4}, {2, 3, 1}, f64, Scheme::normal(1));
   const Tensor weights = normal({9, 6}, Generator{8}, 0, 1, DType::f64);
   const Pass pass{.training = true, .gen = Generator{3}};

@@ -1,4 +1,4 @@
-// Acceptance tests of memory saving that concern checkpoints, named by their numbers.
+// Checkpoints: functions that are computed again in the backward pass.
 
 #include "nn/checkpoint.h"
 
@@ -39,7 +39,7 @@ Segment segment(int64_t layers, bool nested, const Init& init) {
   return s;
 }
 
-TEST(Memory, Test3_CheckpointGradientsAreBitwiseEqual) {
+TEST(Memory, CheckpointGradientsAreBitwiseEqual) {
   for (const Init& init : {in_f32, in_f64}) {
     Stack plain = small_stack("standard", 3, init);
     Stack saving = small_stack("checkpoint", 3, init);
@@ -51,7 +51,7 @@ TEST(Memory, Test3_CheckpointGradientsAreBitwiseEqual) {
   }
 }
 
-TEST(Memory, Test3_SegmentsAndNestedCheckpointsAreBitwiseEqual) {
+TEST(Memory, SegmentsAndNestedCheckpointsAreBitwiseEqual) {
   for (const int64_t layers : {2, 3}) {
     Segment plain = segment(layers, false, in_f32), nested = segment(layers, true, in_f32);
     const auto expected = outcome(
@@ -65,7 +65,7 @@ TEST(Memory, Test3_SegmentsAndNestedCheckpointsAreBitwiseEqual) {
   }
 }
 
-TEST(Memory, Test3_ContextsGetTheirGradients) {
+TEST(Memory, ContextsGetTheirGradients) {
   std::vector<std::vector<Tensor>> all;
   for (const char* policy : {"standard", "checkpoint"}) {
     Stack stack = small_stack(policy, 2, in_f32, true);
@@ -82,7 +82,7 @@ TEST(Memory, Test3_ContextsGetTheirGradients) {
   expect_same(all[0], all[1]);
 }
 
-TEST(Memory, Test7_EachCheckpointedLayerSavesItsInput) {
+TEST(Memory, EachCheckpointedLayerSavesItsInput) {
   const int64_t input = memory::block_bytes(2 * 13 * D * 4);
   const auto saved = [&](const MemoryPolicy& policy, int64_t layers) {
     const Stack stack = small_stack(policy, layers, in_f32);
@@ -98,7 +98,7 @@ TEST(Memory, Test7_EachCheckpointedLayerSavesItsInput) {
   EXPECT_GT(saved("standard", 4), 5 * four);
 }
 
-TEST(Memory, Test8_MemoryDoesNotGrowFromStepToStep) {
+TEST(Memory, MemoryDoesNotGrowFromStepToStep) {
   Stack stack = small_stack("checkpoint", 3, in_f32);
   Tensor x = numbers({2, 13, D}, "x", in_f32);
   set_requires_grad(x);
@@ -120,7 +120,7 @@ TEST(Memory, Test8_MemoryDoesNotGrowFromStepToStep) {
   }
 }
 
-TEST(Memory, Test11_RetainedGraphsRunTwice) {
+TEST(Memory, RetainedGraphsRunTwice) {
   Segment s = segment(2, true, in_f64);
   Tensor x = numbers({2, 13, D}, "x", in_f64);
   set_requires_grad(x);
@@ -133,7 +133,7 @@ TEST(Memory, Test11_RetainedGraphsRunTwice) {
   EXPECT_THROW(backward(y, dy), GradientError);
 }
 
-TEST(Memory, Test11_PartOfTheGradients) {
+TEST(Memory, PartOfTheGradients) {
   Segment s = segment(2, false, in_f32);
   Tensor x = numbers({2, 13, D}, "x", in_f32);
   set_requires_grad(x);
@@ -178,7 +178,7 @@ Tensor leaf(const Shape& shape) {
   return x;
 }
 
-TEST(Memory, Test12_AnotherReRunIsAnError) {
+TEST(Memory, AnotherReRunIsAnError) {
   const Tensor x = leaf({3, 4});
   int runs = 0;
   Odd odd;
@@ -208,7 +208,7 @@ TEST(Memory, Test12_AnotherReRunIsAnError) {
 
 // Recomputation with equal ops and shapes but other values is an error if checksums are taken
 // (CheckReplays).
-TEST(Memory, Test12_OtherNumbersAreAnErrorWhereTheyAreChecked) {
+TEST(Memory, OtherNumbersAreAnErrorWhereTheyAreChecked) {
   const Tensor x = leaf({3, 4});
   int runs = 0;
   Odd odd;
@@ -234,7 +234,7 @@ TEST(Memory, Test12_OtherNumbersAreAnErrorWhereTheyAreChecked) {
   EXPECT_NE(error(true, other).find("save 0, of exp, holds other numbers"), std::string::npos);
 }
 
-TEST(Memory, Test12_WritingWhatIsReadIsAnError) {
+TEST(Memory, WritingWhatIsReadIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
   Odd odd;
@@ -260,7 +260,7 @@ std::string error_of_backward(const Tensor& y, bool retain = false) {
 
 // Recomputation reads `weight`, which backward no longer needs, to compute a tensor that backward
 // needs.
-TEST(Memory, Test12_WritingWhatOnlyTheReRunReadsIsAnError) {
+TEST(Memory, WritingWhatOnlyTheReRunReadsIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
   Odd odd;
@@ -276,7 +276,7 @@ TEST(Memory, Test12_WritingWhatOnlyTheReRunReadsIsAnError) {
 
 // The first backward of a retained graph fills in its saved tensors; the next ones check that these
 // were not written.
-TEST(Memory, Test12_WritingBetweenTwoBackwardsIsAnError) {
+TEST(Memory, WritingBetweenTwoBackwardsIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
   Odd odd;

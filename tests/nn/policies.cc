@@ -1,4 +1,4 @@
-// Acceptance tests of memory policies and chunks on stacks of blocks, named by their numbers.
+// Memory policies and chunks on stacks of blocks.
 
 #include <limits>
 #include <map>
@@ -62,7 +62,7 @@ std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DTy
   return all;
 }
 
-TEST(Memory, Test3_EveryPolicyGivesTheSameBits) {
+TEST(Memory, EveryPolicyGivesTheSameBits) {
   for (const Init& init : {in_f32, in_f64}) {
     const auto expected = everything("standard", init, init.dtype);
     for (const char* policy : bitwise_policies) {
@@ -108,7 +108,7 @@ Stack auxiliary_stack(const MemoryPolicy& policy, int64_t layers, const Init& in
   return {std::move(blocks), std::nullopt, policy};
 }
 
-TEST(Memory, Test3_LossesAndChoicesOfLayersSurvive) {
+TEST(Memory, LossesAndChoicesOfLayersSurvive) {
   const auto run = [](const MemoryPolicy& policy) {
     Stack stack = auxiliary_stack(policy, 5, in_f32);
     return outcome(stack, in_f32, [&](const Tensor& x) {
@@ -229,7 +229,7 @@ int64_t saved_by(const MemoryPolicy& policy, int64_t layers) {
   return memory_tracker().live()[Category::saved] - before;
 }
 
-TEST(Memory, Test7_SavedBytesOfALayerAreThoseOfTheFormulas) {
+TEST(Memory, SavedBytesOfALayerAreThoseOfTheFormulas) {
   const auto block = [](int64_t elements) { return memory::block_bytes(4 * elements); };
   const int64_t stream = block(T * D), inner = block(T * F), lse = block(B * H * L);
   // Attention saves the stream, q, k, v, the result and lse. Feed-forward saves the stream and the
@@ -247,7 +247,7 @@ TEST(Memory, Test7_SavedBytesOfALayerAreThoseOfTheFormulas) {
             4 * (lean + 2 * stream + inner + 4 * block(T)));
 }
 
-TEST(Memory, Test8_TwentyStepsOfEveryPolicyPeakAlike) {
+TEST(Memory, TwentyStepsOfEveryPolicyPeakAlike) {
   for (const char* policy : {"checkpoint:2", "checkpoint:3:1", "lean", "selective"}) {
     SCOPED_TRACE(policy);
     MemoryPolicy chunky = policy;
@@ -276,7 +276,7 @@ TEST(Memory, Test8_TwentyStepsOfEveryPolicyPeakAlike) {
   }
 }
 
-TEST(Memory, Test11_PoliciesRetainAndGiveParts) {
+TEST(Memory, PoliciesRetainAndGiveParts) {
   for (const char* policy : bitwise_policies) {
     SCOPED_TRACE(policy);
     Stack stack = small_stack(policy, 5, in_f64);
@@ -297,7 +297,7 @@ TEST(Memory, Test11_PoliciesRetainAndGiveParts) {
   }
 }
 
-TEST(Memory, Test12_AnotherOrderOfProductsIsAnError) {
+TEST(Memory, AnotherOrderOfProductsIsAnError) {
   struct Odd final : Layer {
     mutable int runs = 0;
     Tensor w = numbers({4, 4}, "w", in_f32);
@@ -331,7 +331,7 @@ FeedForward feed_forward(const Init& init, Activation f) {
           init};
 }
 
-TEST(Memory, Test5_ChunkedFeedForwardIsTheSameToTheBit) {
+TEST(Memory, ChunkedFeedForwardIsTheSameToTheBit) {
   for (const Init& init : {in_f32, in_f64}) {
     for (const Activation f : {Activation::gelu_tanh, Activation::geglu, Activation::relu}) {
       FeedForward layer = feed_forward(init, f);
@@ -350,7 +350,7 @@ TEST(Memory, Test5_ChunkedFeedForwardIsTheSameToTheBit) {
   }
 }
 
-TEST(Memory, Test5_StacksInChunksHaveTheirBits) {
+TEST(Memory, StacksInChunksHaveTheirBits) {
   for (const char* policy : {"standard", "checkpoint:2", "lean", "selective"}) {
     std::vector<std::vector<Tensor>> all;
     for (const int64_t c : {1, 2, 3, 7, 26}) {
@@ -368,7 +368,7 @@ TEST(Memory, Test5_StacksInChunksHaveTheirBits) {
   }
 }
 
-TEST(Memory, Test5_ChunksBoundWhatIsAliveOfTheHiddenLayer) {
+TEST(Memory, ChunksBoundWhatIsAliveOfTheHiddenLayer) {
   const int64_t rows = 512, width = 8 * F;
   FeedForward layer({.d_model = D, .d_ff = width, .activation = Activation::gelu_tanh}, in_f32);
   const auto peak = [&](int64_t chunks) {
@@ -389,7 +389,7 @@ TEST(Memory, Test5_ChunksBoundWhatIsAliveOfTheHiddenLayer) {
   EXPECT_LT(peak(16), 4 * hidden / 16 + rest);
 }
 
-TEST(Memory, Test5_OnlyPositionWiseLayersRunInChunks) {
+TEST(Memory, OnlyPositionWiseLayersRunInChunks) {
   const Init init = in_f32;
   const MultiHead attention({.d_model = D, .n_head = 2}, ShawTables{}, init);
   const Tensor x = numbers({B, L, D}, "x", init);
@@ -404,7 +404,7 @@ TEST(Memory, Test5_OnlyPositionWiseLayersRunInChunks) {
 
 // Recomputation draws the same dropout masks, also in chunks. The zeros of the outputs show the
 // masks.
-TEST(Memory, Test4_DropoutIsDrawnAgainAlike) {
+TEST(Memory, DropoutIsDrawnAgainAlike) {
   const Tensor x = add(numbers({B, L, D}, "x", in_f32), 10.0);
   struct Drop final : Layer {
     mutable std::vector<Tensor> drawn;

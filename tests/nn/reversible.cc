@@ -1,4 +1,4 @@
-// Acceptance tests of memory saving that concern reversible stacks, named by their numbers.
+// Reversible stacks: gradients, memory and errors.
 
 #include "nn/reversible.h"
 
@@ -177,14 +177,14 @@ double inversion_error(int64_t count, const Init& init, const ReversibleOptions&
   return watch.last;
 }
 
-TEST(Memory, Test1_InvertsToRounding) {
+TEST(Memory, InvertsToRounding) {
   EXPECT_LE(inversion_error(24, in_f64, {}), 1e-12);
   const double in_single = inversion_error(24, in_f32, {});
   EXPECT_GT(in_single, 0);
   EXPECT_LE(in_single, 1e-5);
 }
 
-TEST(Memory, Test1_InvertsBitwiseOnTheGrid) {
+TEST(Memory, InvertsBitwiseOnTheGrid) {
   EXPECT_EQ(inversion_error(64, in_f32, exact), 0);
   EXPECT_EQ(inversion_error(64, in_f32, exact_in_bf16), 0);
   EXPECT_EQ(inversion_error(8, in_f64, exact), 0);
@@ -217,7 +217,7 @@ double drift(int64_t count, const ReversibleOptions& options, DType dtype = DTyp
   return watch.last;
 }
 
-TEST(Memory, Test1_ErrorsOfInversionAreThoseOfTheTable) {
+TEST(Memory, ErrorsOfInversionAreThoseOfTheTable) {
   for (const auto& [count, largest] : {std::pair{6, 1e-14}, {24, 5e-14}, {96, 2.5e-13}}) {
     EXPECT_LE(drift(count, {}, DType::f64), largest) << count;
   }
@@ -228,13 +228,13 @@ TEST(Memory, Test1_ErrorsOfInversionAreThoseOfTheTable) {
   }
 }
 
-TEST(Memory, Test1_DriftOfLayersInBf16IsSeenAndBoundByTrueStreams) {
+TEST(Memory, DriftOfLayersInBf16IsSeenAndBoundByTrueStreams) {
   const double far = drift(48, {.layers = DType::bf16});
   EXPECT_GT(far, 1e-4);
   EXPECT_LT(drift(48, {.layers = DType::bf16, .checkpoint_every = 4}), far / 100);
 }
 
-TEST(Memory, Test2_GradientsAreThoseOfTheStoredStreams) {
+TEST(Memory, GradientsAreThoseOfTheStoredStreams) {
   Steps in_double = blocks(24, in_f64), in_single = blocks(24, in_f32);
   EXPECT_LE(difference(outcome(in_double, in_f64, {}), outcome(in_double, in_f64, stored({}))),
             1e-10);
@@ -242,7 +242,7 @@ TEST(Memory, Test2_GradientsAreThoseOfTheStoredStreams) {
             1e-4);
 }
 
-TEST(Memory, Test2_GradientsOnTheGridAreBitwiseThoseOfTheStoredStreams) {
+TEST(Memory, GradientsOnTheGridAreBitwiseThoseOfTheStoredStreams) {
   for (const ReversibleOptions& options : {exact, exact_in_bf16}) {
     for (const bool cross : {false, true}) {
       Steps steps = blocks(5, in_f32, cross);  // with `cross` an odd number of steps
@@ -252,7 +252,7 @@ TEST(Memory, Test2_GradientsOnTheGridAreBitwiseThoseOfTheStoredStreams) {
   }
 }
 
-TEST(Memory, Test2_TrueStreamsInBetweenChangeNothingOnTheGrid) {
+TEST(Memory, TrueStreamsInBetweenChangeNothingOnTheGrid) {
   Steps steps = blocks(5, in_f32);
   for (const int64_t every : {1, 3, 10}) {
     ReversibleOptions options = exact;
@@ -261,7 +261,7 @@ TEST(Memory, Test2_TrueStreamsInBetweenChangeNothingOnTheGrid) {
   }
 }
 
-TEST(Memory, Test2_BitwiseAtDepth96After200Steps) {
+TEST(Memory, BitwiseAtDepth96After200Steps) {
   Steps steps = blocks(96, in_f32, false, 0.1);
   Adam adam(named_parameters(steps));
   double first = 0, last = 0;
@@ -280,7 +280,7 @@ TEST(Memory, Test2_BitwiseAtDepth96After200Steps) {
 }
 
 /// Weights that several steps share get the gradients of all of them.
-TEST(Memory, Test2_SharedLayersGetEveryGradient) {
+TEST(Memory, SharedLayersGetEveryGradient) {
   Steps one = blocks(1, in_f32), shared;
   for (int i = 0; i < 6; ++i) shared.list.push_back(one.list[static_cast<size_t>(i % 2)]);
   const auto run = [&](const ReversibleOptions& options) {
@@ -304,7 +304,7 @@ struct Odd final : Layer {
   void visit(Visitor& v) override { v("weight", weight); }
 };
 
-TEST(Memory, Test4_MasksAreTheSameWhenDrawnAgain) {
+TEST(Memory, MasksAreTheSameWhenDrawnAgain) {
   std::vector<std::vector<float>> masks;
   Steps steps;
   for (int i = 0; i < 3; ++i) {
@@ -322,7 +322,7 @@ TEST(Memory, Test4_MasksAreTheSameWhenDrawnAgain) {
   EXPECT_NE(masks[0], masks[1]);
 }
 
-TEST(Memory, Test7_SavedBytesDoNotDependOnDepth) {
+TEST(Memory, SavedBytesDoNotDependOnDepth) {
   const int64_t stream = memory::block_bytes(B * L * D * 4);
   const auto saved = [&](int64_t count, const ReversibleOptions& options) {
     const Steps steps = blocks(count, in_f32);
@@ -342,7 +342,7 @@ TEST(Memory, Test7_SavedBytesDoNotDependOnDepth) {
   EXPECT_EQ(saved(16, {}), 2 * stream + memory::block_bytes(8 * D * 4));
 }
 
-TEST(Memory, Test7_BackwardHoldsFourStreamsAndOneStep) {
+TEST(Memory, BackwardHoldsFourStreamsAndOneStep) {
   const auto peak = [&](int64_t count) {
     Steps steps = blocks(count, in_f32);
     const Tensor x = leaf({B, 8 * L, D}, "x", in_f32);
@@ -357,7 +357,7 @@ TEST(Memory, Test7_BackwardHoldsFourStreamsAndOneStep) {
   EXPECT_EQ(peak(3), peak(12));
 }
 
-TEST(Memory, Test8_ReversibleMemoryDoesNotGrowFromStepToStep) {
+TEST(Memory, ReversibleMemoryDoesNotGrowFromStepToStep) {
   Steps steps = blocks(3, in_f32);
   const Tensor x = leaf({B, L, D}, "x", in_f32);
   Usage first_live, first_peak;
@@ -400,7 +400,7 @@ std::shared_ptr<Odd> chooser(int* decided) {
   return odd;
 }
 
-TEST(Memory, Test9_StatisticsAndDecisionsAreMadeOnce) {
+TEST(Memory, StatisticsAndDecisionsAreMadeOnce) {
   int decided = 0;
   Steps steps;
   for (int i = 0; i < 4; ++i) steps.list.push_back(chooser(&decided));
@@ -430,7 +430,7 @@ TEST(Memory, Test9_StatisticsAndDecisionsAreMadeOnce) {
   EXPECT_EQ(decided, 8);
 }
 
-TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
+TEST(Memory, AuxiliaryLossesAndContextAreDifferentiable) {
   Steps steps = blocks(2, in_f64, true);
   for (size_t i : {1u, 3u}) {
     auto odd = std::make_shared<Odd>();
@@ -460,7 +460,7 @@ TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
   EXPECT_EQ(check_parameter_gradients(inputs, loss), "");
 }
 
-TEST(Memory, Test11_ReversibleGraphsMayBeRetained) {
+TEST(Memory, ReversibleGraphsMayBeRetained) {
   Steps steps = blocks(3, in_f64);
   const Tensor x = leaf({B, L, D}, "x", in_f64);
   const Tensor y = pass_through(steps, x, local(), exact).y;
@@ -472,7 +472,7 @@ TEST(Memory, Test11_ReversibleGraphsMayBeRetained) {
   EXPECT_THROW(backward(y, dy), GradientError);
 }
 
-TEST(Memory, Test11_PartOfTheReversibleGradients) {
+TEST(Memory, PartOfTheReversibleGradients) {
   Steps steps = blocks(3, in_f32);
   const Tensor x = leaf({B, L, D}, "x", in_f32);
   const Tensor inside = parameter(steps, "2.layer.q.weight");
@@ -557,7 +557,7 @@ TEST(Memory, BackwardThatRunsOutOfMemoryLeavesTheStreamsAlone) {
   }
 }
 
-TEST(Memory, Test11_AGradientMayComeFromTheMiddle) {
+TEST(Memory, AGradientMayComeFromTheMiddle) {
   Steps steps = blocks(3, in_f32);
   const Tensor x = leaf({B, L, D}, "x", in_f32);
   const auto run = [&](const ReversibleOptions& options) {

@@ -106,7 +106,7 @@ void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   }
 }
 
-TEST(Memory, Test2_StacksOfTwoStreamsHaveTheGradientsOfTheStoredOnes) {
+TEST(Memory, StacksOfTwoStreamsHaveTheGradientsOfTheStoredOnes) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
     for (const bool more : {false, true}) {
       const Made m{.place = place, .cross = more, .positions = more};
@@ -177,7 +177,7 @@ TEST(Memory, TwoStreamsDecodeTokenByToken) {
   }
 }
 
-TEST(Memory, Test7_SavedBytesOfStacksDoNotDependOnDepth) {
+TEST(Memory, SavedBytesOfStacksDoNotDependOnDepth) {
   const int64_t stream = memory::block_bytes(B * L * D * 4);
   const auto saved = [&](int64_t layers, const char* policy) {
     const Stack stack = make({.place = NormPlace::post, .layers = layers}, policy);

@@ -426,23 +426,23 @@ void check_all(DType dtype) {
   }
 }
 
-TEST(AttentionFeatures, Kernel1EqualsMaskedOracleF64) { check_all(DType::f64); }
-TEST(AttentionFeatures, Kernel1EqualsMaskedOracleF32) { check_all(DType::f32); }
-TEST(AttentionFeatures, Kernel1EqualsMaskedOracleBf16) {
+TEST(AttentionFeatures, EqualsMaskedOracleF64) { check_all(DType::f64); }
+TEST(AttentionFeatures, EqualsMaskedOracleF32) { check_all(DType::f32); }
+TEST(AttentionFeatures, EqualsMaskedOracleBf16) {
   for (const Feature& f : features()) {
     Case c = f.make(100, 2);
     expect_near(run(c.x, c.pattern, DType::bf16), solve(c.x), DType::bf16, f.name);
   }
 }
 
-TEST(AttentionFeatures, Kernel1ManyBlocks) {
+TEST(AttentionFeatures, ManyBlocks) {
   for (const Feature& f : features()) {
     const Case c = f.make(620, 2);
     expect_near(run(c.x, c.pattern, DType::f64), solve(c.x), DType::f64, f.name);
   }
 }
 
-TEST(AttentionFeatures, Kernel3Gradcheck) {
+TEST(AttentionFeatures, Gradcheck) {
   for (const Feature& f : features()) {
     const Case c = f.make(13, 1);
     const Problem& x = c.x;
@@ -500,7 +500,7 @@ TEST(AttentionFeatures, Kernel3Gradcheck) {
   }
 }
 
-TEST(AttentionFeatures, Kernel4EmptyRowsAreZero) {
+TEST(AttentionFeatures, EmptyRowsAreZero) {
   // Adds lengths per sample: sample 0 has no keys at all, sample 1 ends early.
   const std::vector<int64_t> q_valid = {100, 60}, k_valid = {0, 37}, side_valid = {0, 2};
   for (const Feature& f : features()) {
@@ -532,7 +532,7 @@ TEST(AttentionFeatures, Kernel4EmptyRowsAreZero) {
   }
 }
 
-TEST(AttentionFeatures, Kernel6SameBitsForAnyThreads) {
+TEST(AttentionFeatures, SameBitsForAnyThreads) {
   const int before = num_threads();
   for (const Feature& f : features()) {
     for (const int64_t batch : {1, 2}) {
@@ -551,7 +551,7 @@ TEST(AttentionFeatures, Kernel6SameBitsForAnyThreads) {
   set_num_threads(before);
 }
 
-TEST(AttentionFeatures, Kernel7Dropout) {
+TEST(AttentionFeatures, Dropout) {
   for (const Feature& f : features()) {
     Case c = f.make(130, 2);
     c.x.p = 0.375;

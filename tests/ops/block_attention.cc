@@ -87,12 +87,12 @@ void check_patterns(DType dtype) {
 // ------------------------------------------------------------------------------ kernel spec, 1 to
 // 9
 
-TEST(BlockAttention, Kernel1EqualsMaskedOracleF64) { check_patterns(DType::f64); }
-TEST(BlockAttention, Kernel1EqualsMaskedOracleF32) { check_patterns(DType::f32); }
-TEST(BlockAttention, Kernel1EqualsMaskedOracleBf16) { check_patterns(DType::bf16); }
-TEST(BlockAttention, Kernel1EqualsMaskedOracleF16) { check_patterns(DType::f16); }
+TEST(BlockAttention, EqualsMaskedOracleF64) { check_patterns(DType::f64); }
+TEST(BlockAttention, EqualsMaskedOracleF32) { check_patterns(DType::f32); }
+TEST(BlockAttention, EqualsMaskedOracleBf16) { check_patterns(DType::bf16); }
+TEST(BlockAttention, EqualsMaskedOracleF16) { check_patterns(DType::f16); }
 
-TEST(BlockAttention, Kernel1Rectangular) {
+TEST(BlockAttention, Rectangular) {
   const std::vector<std::pair<int64_t, int64_t>> lengths = {
       {1, 17}, {5, 130}, {100, 165}, {64, 400}, {130, 64}, {1, 257}, {200, 199}};
   for (const PatternCase& c : cases()) {
@@ -105,7 +105,7 @@ TEST(BlockAttention, Kernel1Rectangular) {
   }
 }
 
-TEST(BlockAttention, Kernel1EveryWidth) {
+TEST(BlockAttention, EveryWidth) {
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };
   for (const int64_t width : {1, 3, 8, 16, 31, 32, 33, 64, 65, 128, 200}) {
     for (const int64_t value_width : {1, 32, 48, 130}) {
@@ -117,7 +117,7 @@ TEST(BlockAttention, Kernel1EveryWidth) {
   }
 }
 
-TEST(BlockAttention, Kernel1RelationTerms) {
+TEST(BlockAttention, RelationTerms) {
   const std::vector<Relation> relations = {{0, 0}, {3, 3}, {5, 0}, {40, 40}, {70, 2}, {300, 300}};
   for (const PatternCase& c : cases()) {
     if (c.pattern.layout_spec.kind == LayoutSpec::Kind::classes) continue;
@@ -144,7 +144,7 @@ TEST(BlockAttention, Kernel1RelationTerms) {
   }
 }
 
-TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
+TEST(BlockAttention, LayoutsOfOnesOwn) {
   // Two layouts of exact, unaligned runs, assigned by sample and head; only the layout knows the
   // mask.
   const int64_t length = 230;
@@ -206,7 +206,7 @@ TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
   expect_near(run(x, pattern, DType::f32), truth, DType::f32, "own layouts");
 }
 
-TEST(BlockAttention, Kernel3Gradcheck) {
+TEST(BlockAttention, Gradcheck) {
   for (const PatternCase& c : cases()) {
     const bool by_class = c.pattern.layout_spec.kind == LayoutSpec::Kind::classes;
     for (const double p : {0.0, 0.25}) {
@@ -237,7 +237,7 @@ TEST(BlockAttention, Kernel3Gradcheck) {
   }
 }
 
-TEST(BlockAttention, Kernel4EmptyRows) {
+TEST(BlockAttention, EmptyRows) {
   // Sample 0 is empty, sample 1 has queries and keys that end early.
   const int64_t length = 150;
   const std::vector<int64_t> q_valid = {0, 120}, k_valid = {0, 37};
@@ -262,7 +262,7 @@ TEST(BlockAttention, Kernel4EmptyRows) {
   }
 }
 
-TEST(BlockAttention, Kernel4ScoresOfMinusInfinity) {
+TEST(BlockAttention, ScoresOfMinusInfinity) {
   // Keys 0 to 199 have scores of -inf by value, not by mask: first some keys of each row, then,
   // with 150 valid keys, all of them.
   Tensor q = make(std::vector<double>(40 * 2, 1.0), {1, 1, 40, 2}, DType::f32);
@@ -279,7 +279,7 @@ TEST(BlockAttention, Kernel4ScoresOfMinusInfinity) {
   for (const double x : values_of(lse)) EXPECT_EQ(x, -kInfinity);
 }
 
-TEST(BlockAttention, Kernel6SameBitsForAnyThreads) {
+TEST(BlockAttention, SameBitsForAnyThreads) {
   const int before = num_threads();
   for (const PatternCase& c : cases()) {
     for (const int64_t heads : {1, 5}) {
@@ -301,7 +301,7 @@ TEST(BlockAttention, Kernel6SameBitsForAnyThreads) {
   set_num_threads(before);
 }
 
-TEST(BlockAttention, Kernel7Dropout) {
+TEST(BlockAttention, Dropout) {
   for (const PatternCase& c : cases()) {
     Problem x = problem({2, 2, 130, 203, 8, 8}, c.sees);
     x.p = 0.375;
@@ -317,7 +317,7 @@ TEST(BlockAttention, Kernel7Dropout) {
                    values_of(plain), "outside training");
 }
 
-TEST(BlockAttention, Kernel7MaskDoesNotDependOnTheTiling) {
+TEST(BlockAttention, MaskDoesNotDependOnTheTiling) {
   // 96 queries over 400 keys need the same dropout mask for any query tiling: its index i counts
   // queries.
   Problem x = problem({1, 1, 96, 400, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
@@ -334,7 +334,7 @@ TEST(BlockAttention, Kernel7MaskDoesNotDependOnTheTiling) {
   expect_same_bits(run(x, p, DType::f32).out, whole.out, "out");
 }
 
-TEST(BlockAttention, Kernel8ShiftsAndLargeLogits) {
+TEST(BlockAttention, ShiftsAndLargeLogits) {
   // Column 0 of k is constant over keys, so column 0 of q shifts all scores of a row by one
   // constant.
   const int64_t length = 100, width = 8;
@@ -367,7 +367,7 @@ TEST(BlockAttention, Kernel8ShiftsAndLargeLogits) {
   expect_near(run(large, patterns::causal(), DType::f32), solve(large), DType::f32, "80");
 }
 
-TEST(BlockAttention, Kernel9WorkspaceIsLinear) {
+TEST(BlockAttention, WorkspaceIsLinear) {
   const auto peak = [](const AttentionPattern& p, int64_t heads, int64_t length) {
     const Tensor q = leaf(Tensor::zeros({1, heads, length, 16}));
     const Tensor k = leaf(Tensor::zeros({1, heads, length, 16}));

@@ -219,7 +219,7 @@ Tensor random(const Shape& shape, uint64_t seed) {
 }
 
 // A sample's results do not depend on the trees beside it.
-TEST(EdgeAttention, Test5_TreesOfABatchDoNotTouchEachOther) {
+TEST(EdgeAttention, TreesOfABatchDoNotTouchEachOther) {
   const std::vector<int64_t> lengths = {37, 5, 64, 1};
   const TreeOptions o{.k = 3, .clip = 2};
   const auto all = tree_edges(lengths, o);
@@ -237,7 +237,7 @@ TEST(EdgeAttention, Test5_TreesOfABatchDoNotTouchEachOther) {
 }
 
 // Rows computed one by one agree with those computed together.
-TEST(EdgeAttention, Test5_SingleRowsAgreeWithBlocks) {
+TEST(EdgeAttention, SingleRowsAgreeWithBlocks) {
   const int64_t n = 150;
   const TreeOptions o{.k = 5, .clip = 2, .causal = true};
   const auto all = tree_edges(std::vector{n}, o);
@@ -254,7 +254,7 @@ TEST(EdgeAttention, Test5_SingleRowsAgreeWithBlocks) {
 }
 
 // Spans of the first layer have zero queries: they average their leaves.
-TEST(EdgeAttention, Test7_ZeroQueriesAverageTheirKeys) {
+TEST(EdgeAttention, ZeroQueriesAverageTheirKeys) {
   const auto layout = tree_edges(std::vector<int64_t>{8}, {.k = 2, .clip = 1});
   const Tensor q = Tensor::zeros({1, 1, 15, 4}), k = random({1, 1, 15, 4}, 1);
   const Tensor r = random({10, 4}, 2);

@@ -150,7 +150,7 @@ void for_maps(int64_t m, F f) {
 
 // ------------------------------------------------------------------------------------- the oracle
 
-TEST(LinearAttention, Test1_EqualsTheKernelOfEveryPair) {
+TEST(LinearAttention, EqualsTheKernelOfEveryPair) {
   for_maps(9, [](FeatureMap map, int64_t m) {
     for (const int64_t length : {1, 2, 11, 12, 13, 31, 33, 63, 64, 65, 96, 97, 200}) {
       for (const bool causal : {false, true}) {
@@ -261,7 +261,7 @@ TEST(LinearAttention, NaNReachesOnlyWhatItSees) {
 }
 
 /// Padding may hold anything, even what is not a number.
-TEST(LinearAttention, Test8_PaddedKeysChangeNothing) {
+TEST(LinearAttention, PaddedKeysChangeNothing) {
   for (const FeatureMap map : kMaps) {
     for (const bool causal : {false, true}) {
       Call x = call({1, 2, 70, 70, 5, 4, 6}, map, causal);
@@ -292,7 +292,7 @@ TEST(LinearAttention, Test8_PaddedKeysChangeNothing) {
 // -------------------------------------------------------------------------------- the stabilisers
 
 /// Norms of thousands: all but a few pairs have kernels of 0, and every row differs in its largest.
-TEST(LinearAttention, Test6_LargeInputsLoseNothing) {
+TEST(LinearAttention, LargeInputsLoseNothing) {
   for (const FeatureMap map : {FeatureMap::positive, FeatureMap::hyperbolic, FeatureMap::exp}) {
     for (const bool causal : {false, true}) {
       const Call x = call({1, 2, 110, 110, 16, 4, 12}, map, causal, 30);
@@ -386,7 +386,7 @@ TEST(LinearAttention, RisingExponentsHaveTheirGradients) {
 }
 
 /// A constant value comes out unchanged: weights sum to 1 in every row.
-TEST(LinearAttention, Test11_WeightsSumToOne) {
+TEST(LinearAttention, WeightsSumToOne) {
   for_maps(9, [](FeatureMap map, int64_t m) {
     for (const bool causal : {false, true}) {
       Call x = call({1, 2, 100, 100, 6, 3, m}, map, causal);
@@ -423,7 +423,7 @@ TEST(LinearAttention, SmallDenominatorsAreReplaced) {
 
 // -------------------------------------------------------------------------------------- causality
 
-TEST(LinearAttention, Test7_NothingReachesEarlierRows) {
+TEST(LinearAttention, NothingReachesEarlierRows) {
   for (const FeatureMap map : kMaps) {
     const Call x = call({1, 1, 120, 120, 5, 4, 6}, map, true);
     for (const int64_t i : {0, 11, 50, 63, 64, 118}) {
@@ -466,7 +466,7 @@ Call part_of(const Call& x, int64_t first, int64_t count) {
 }
 
 /// Any cuts give the results of one pass, one token at a time included.
-TEST(LinearAttention, Test9_SegmentsEqualOnePass) {
+TEST(LinearAttention, SegmentsEqualOnePass) {
   for_maps(7, [](FeatureMap map, int64_t m) {
     Call x = call({2, 2, 130, 130, 5, 4, m}, map, true);
     std::vector<uint8_t> hidden(130);
@@ -552,7 +552,7 @@ int64_t peak_of(const Call& x, Device device, bool gradients) {
 
 /// Memory beyond results grows neither with L nor with L times features, and the meta device
 /// predicts every byte.
-TEST(LinearAttention, Test13_WorkspaceDoesNotGrowWithTheLength) {
+TEST(LinearAttention, WorkspaceDoesNotGrowWithTheLength) {
   for (const FeatureMap map : {FeatureMap::positive, FeatureMap::trigonometric}) {
     for (const bool causal : {false, true}) {
       const auto shaped = [&](int64_t length) {

@@ -360,7 +360,7 @@ const Registered binary_cross_entropy_info = OpInfo{
         },
 };
 
-TEST(Memory, Test6_NoAllocationHoldsTokensTimesClasses) {
+TEST(Memory, NoAllocationHoldsTokensTimesClasses) {
   const int64_t V = 8192, D = 8;
   for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
     const auto peak = [&](int64_t T) {
@@ -411,7 +411,7 @@ Tensor modulo(int64_t T, int64_t V, int64_t ignored_every) {
   return Tensor::from(ids, {T});
 }
 
-TEST(Memory, Test6_GradientsInForwardAreThoseOfBackward) {
+TEST(Memory, GradientsInForwardAreThoseOfBackward) {
   for (const int64_t V : {33, 9001}) {  // one tile of classes, or three
     const Tensor targets = modulo(700, V, 3);
     for (const double cap : {0.0, 2.0}) {
@@ -431,7 +431,7 @@ TEST(Memory, Test6_GradientsInForwardAreThoseOfBackward) {
 }
 
 /// The upstream gradient may exceed the range of f16 when the gradients of the inputs do not.
-TEST(Memory, Test6_GradientsInForwardTakeFactorsBeyondTheirDtype) {
+TEST(Memory, GradientsInForwardTakeFactorsBeyondTheirDtype) {
   Tensor x = some({64, 24}, 1, DType::f16);
   set_requires_grad(x);
   const Tensor w = some({31, 24}, 2, DType::f16), targets = modulo(64, 31, 0);
@@ -446,7 +446,7 @@ TEST(Memory, Test6_GradientsInForwardTakeFactorsBeyondTheirDtype) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 8) << i;  // of 2,000
 }
 
-TEST(Memory, Test6_IgnoredRowsGiveNothing) {
+TEST(Memory, IgnoredRowsGiveNothing) {
   for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
     const CrossEntropyOptions options{.z_loss = 0.1, .soft_cap = 3, .gradient = gradient};
     const auto none = head_of(9, 31, DType::f32, options, modulo(9, 31, 1));
@@ -527,7 +527,7 @@ TEST(LinearCrossEntropy, RowsWithoutColumnsHaveTheLossOfEqualClasses) {
 
 // Ignored rows take part in no product, even if they hold NaN. Losses and all gradients are, bit
 // for bit, those of the other rows alone.
-TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
+TEST(Memory, IgnoredRowsAreLeftOut) {
   constexpr int64_t T = 300, D = 24;
   std::vector<int64_t> counted;
   for (int64_t i = 0; i < T; ++i) {
@@ -576,7 +576,7 @@ TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
 
 // Losses and dh computed in several tiles of tokens have the bits of one tile: of all rows at once
 // (gradients in forward) and of one row alone.
-TEST(Memory, Test6_ChunksOfTokensHaveTheBitsOfOne) {
+TEST(Memory, ChunksOfTokensHaveTheBitsOfOne) {
   constexpr int64_t T = 300, V = 4000;  // 131 tokens to a tile
   const Tensor targets = modulo(T, V, 7);
   CrossEntropyOptions options{.smoothing = 0.1, .reduction = Reduction::sum, .z_loss = 0.01};
@@ -596,7 +596,7 @@ TEST(Memory, Test6_ChunksOfTokensHaveTheBitsOfOne) {
   }
 }
 
-TEST(Memory, Test6_LargeLogitsAreStable) {
+TEST(Memory, LargeLogitsAreStable) {
   for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
     Tensor x = Tensor::from(std::vector<float>{1e4f, -1e4f, 0}, {3, 1});
     Tensor w = Tensor::from(std::vector<float>{1, -1}, {2, 1});
@@ -609,7 +609,7 @@ TEST(Memory, Test6_LargeLogitsAreStable) {
   }
 }
 
-TEST(Memory, Test6_TiedWeightsGetBothGradients) {
+TEST(Memory, TiedWeightsGetBothGradients) {
   const Tensor ids = modulo(11, 13, 0);
   std::vector<Tensor> grads;
   for (const bool dense : {true, false}) {

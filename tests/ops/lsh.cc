@@ -131,7 +131,7 @@ void for_rules(F f) {
 
 // ------------------------------------------------------------------------------------------ spec
 
-TEST(Reformer, Test1_SortIsAStablePermutationForAnyThreads) {
+TEST(Reformer, SortIsAStablePermutationForAnyThreads) {
   for (const int64_t length : {0, 1, 2, 37, 1000, 5000}) {
     for (const int64_t values : {1, 2, 7, 300}) {
       const Sizes n{2, 3, 2, length};
@@ -159,7 +159,7 @@ TEST(Reformer, Test1_SortIsAStablePermutationForAnyThreads) {
   }
 }
 
-TEST(Reformer, Test2_OneBucketEqualsDenseSharedQk) {
+TEST(Reformer, OneBucketEqualsDenseSharedQk) {
   for (const bool causal : {false, true}) {
     for (const int64_t length : {1, 2, 31, 64}) {
       LshOptions o;
@@ -180,7 +180,7 @@ TEST(Reformer, Test2_OneBucketEqualsDenseSharedQk) {
   }
 }
 
-TEST(Reformer, Test3_UnionEqualsDenseMaskedOracle) {
+TEST(Reformer, UnionEqualsDenseMaskedOracle) {
   for_rules([](LshOptions o) {
     for (const LshDuplicates duplicates : kDuplicates) {
       o.duplicates = duplicates;
@@ -198,7 +198,7 @@ TEST(Reformer, Test3_UnionEqualsDenseMaskedOracle) {
   });
 }
 
-TEST(Reformer, Test3_UnionHoldsForEveryLengthAndWidth) {
+TEST(Reformer, UnionHoldsForEveryLengthAndWidth) {
   for_rules([](LshOptions o) {
     for (const int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 100, 257}) {
       o.chunk = 16;
@@ -210,7 +210,7 @@ TEST(Reformer, Test3_UnionHoldsForEveryLengthAndWidth) {
   });
 }
 
-TEST(Reformer, Test3_ChunksTwiceAroundTheCircleCountTwice) {
+TEST(Reformer, ChunksTwiceAroundTheCircleCountTwice) {
   for (const LshWrap wrap : {LshWrap::round, LshWrap::global}) {
     LshOptions o;
     o.wrap = wrap;
@@ -227,7 +227,7 @@ TEST(Reformer, Test3_ChunksTwiceAroundTheCircleCountTwice) {
   }
 }
 
-TEST(Reformer, Test4_IdenticalRoundsEqualOne) {
+TEST(Reformer, IdenticalRoundsEqualOne) {
   for_rules([](LshOptions o) {
     if (o.wrap == LshWrap::global) return;  // would reach chunks of another round
     for (const LshDuplicates duplicates : kDuplicates) {
@@ -248,7 +248,7 @@ TEST(Reformer, Test4_IdenticalRoundsEqualOne) {
   });
 }
 
-TEST(Reformer, Test4_FirstEqualsLogCount) {
+TEST(Reformer, FirstEqualsLogCount) {
   for_rules([](LshOptions o) {
     o.buckets = 3;
     o.chunk = 8;
@@ -259,7 +259,7 @@ TEST(Reformer, Test4_FirstEqualsLogCount) {
   });
 }
 
-TEST(Reformer, Test5_WithoutAnotherTargetATokenGetsItsOwnValue) {
+TEST(Reformer, WithoutAnotherTargetATokenGetsItsOwnValue) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const LshDuplicates duplicates : kDuplicates) {
       LshOptions o;
@@ -288,7 +288,7 @@ TEST(Reformer, Test5_WithoutAnotherTargetATokenGetsItsOwnValue) {
   }
 }
 
-TEST(Reformer, Test6_HashLooksAtDirections) {
+TEST(Reformer, HashLooksAtDirections) {
   for (const LshBuckets buckets : {LshBuckets{2, 1}, {14, 1}, {150, 1}, {8, 6}, {64, 34}}) {
     const Tensor q = normal({2, 3, 77, 9}, Generator{3}, 0, 1, DType::f64);
     const Tensor rotations = lsh_rotations(Generator{4}, 3, 2, 9, buckets, DType::f64);
@@ -314,7 +314,7 @@ TEST(Reformer, Test6_HashLooksAtDirections) {
   }
 }
 
-TEST(Reformer, Test6_HashIsTheArgmaxOfItsProjections) {
+TEST(Reformer, HashIsTheArgmaxOfItsProjections) {
   const LshBuckets buckets{6, 4};
   const Tensor q = normal({2, 2, 70, 5}, Generator{3}, 0, 1, DType::f64);
   const Tensor rotations = lsh_rotations(Generator{4}, 2, 3, 5, buckets, DType::f64);
@@ -343,7 +343,7 @@ TEST(Reformer, Test6_HashIsTheArgmaxOfItsProjections) {
   }
 }
 
-TEST(Reformer, Test6_IdsBeyondTheDigitsOfF32AreExact) {
+TEST(Reformer, IdsBeyondTheDigitsOfF32AreExact) {
   const LshBuckets buckets{4098, 8196};  // 33.6 million
   ASSERT_GT(buckets.count(), 1 << 24);
   const Tensor q = normal({1, 1, 300, 3}, Generator{3});
@@ -359,7 +359,7 @@ TEST(Reformer, Test6_IdsBeyondTheDigitsOfF32AreExact) {
   EXPECT_GT(*std::max_element(ids.begin(), ids.end()), 1 << 24);
 }
 
-TEST(Reformer, Test6_TiesGoToTheFirstAndPaddingToABucketOfItsOwn) {
+TEST(Reformer, TiesGoToTheFirstAndPaddingToABucketOfItsOwn) {
   const LshBuckets buckets{8, 4};
   const Tensor rotations = lsh_rotations(Generator{4}, 1, 2, 4, buckets);
   const Tensor q = Tensor::zeros({2, 1, 5, 4});
@@ -416,7 +416,7 @@ TEST(LshBuckets, OfEqualProjectionsTheFirstIsTaken) {
   }
 }
 
-TEST(Reformer, Test7_NoGradientReachesLaterTokens) {
+TEST(Reformer, NoGradientReachesLaterTokens) {
   LshOptions o;
   o.causal = true;
   o.chunk = 8;
@@ -443,7 +443,7 @@ TEST(Reformer, Test7_NoGradientReachesLaterTokens) {
   }
 }
 
-TEST(Reformer, Test8_PaddingChangesNothing) {
+TEST(Reformer, PaddingChangesNothing) {
   const int64_t length = 45, padded = 64, chunk = 8;
   const LshBuckets buckets{6, 1};
   const Tensor rotations = lsh_rotations(Generator{4}, 2, 3, 5, buckets);
@@ -478,7 +478,7 @@ TEST(Reformer, Test8_PaddingChangesNothing) {
   });
 }
 
-TEST(Reformer, Test12_Gradcheck) {
+TEST(Reformer, Gradcheck) {
   for_rules([](LshOptions o) {
     for (const double factor : {1.0, 1e-4}) {
       o.chunk = 4;

@@ -86,8 +86,8 @@ std::vector<int32_t> order_of(const Tensor& order, int64_t n) {
   return identity;
 }
 
-// Acceptance test 5: the analytic builders against brute force.
-TEST(Pattern, Kernel5LayoutAndRuleEqualBruteForce) {
+// The analytic builders against brute force.
+TEST(Pattern, LayoutAndRuleEqualBruteForce) {
   for (const PatternCase& c : cases()) {
     for (const auto& [queries, keys] : kLengths) {
       const AttentionPattern p = resolve(c.pattern, queries, keys);
@@ -125,7 +125,7 @@ TEST(Pattern, Kernel5LayoutAndRuleEqualBruteForce) {
 }
 
 // The row table and the column table hold the same set of tile, key and kind.
-TEST(Pattern, Kernel5TransposeHoldsTheSameSet) {
+TEST(Pattern, TransposeHoldsTheSameSet) {
   for (const PatternCase& c : cases()) {
     for (const auto& [queries, keys] : kLengths) {
       const AttentionPattern p = resolve(c.pattern, queries, keys);
@@ -162,8 +162,8 @@ TEST(Pattern, Kernel5TransposeHoldsTheSameSet) {
   }
 }
 
-// Acceptance test 2: closed formulas of spec 00 section 3.
-TEST(Pattern, Kernel2PairCountsEqualClosedFormulas) {
+// Numbers of pairs equal closed formulas.
+TEST(Pattern, PairCountsEqualClosedFormulas) {
   const int64_t length = 4096;
   EXPECT_EQ(visible_pairs(patterns::dense(), length, length), length * length);
   EXPECT_EQ(visible_pairs(patterns::causal(), length, length), length * (length + 1) / 2);
@@ -185,7 +185,7 @@ TEST(Pattern, Kernel2PairCountsEqualClosedFormulas) {
 
 // Bounds the pairs that runs cover beyond the visible ones. The kernel clips each register tile
 // once more.
-TEST(Pattern, Kernel2CoveredPairsAreBounded) {
+TEST(Pattern, CoveredPairsAreBounded) {
   const int64_t length = 4096;
   const auto ratio = [length](const AttentionPattern& p) {
     return static_cast<double>(covered_pairs(p, length, length)) /
@@ -200,7 +200,7 @@ TEST(Pattern, Kernel2CoveredPairsAreBounded) {
 }
 
 // bench/growth.py measures time; this test counts the covered pairs, which determine it.
-TEST(Pattern, Kernel10WorkOfABandDoublesWithTheLength) {
+TEST(Pattern, WorkOfABandDoublesWithTheLength) {
   for (const AttentionPattern& p : {patterns::local(256), patterns::local_bidirectional(512),
                                     patterns::dilated(128, 128, 4), patterns::local_block(128)}) {
     for (const int64_t length : {2048, 4096, 8192, 16384}) {
@@ -410,8 +410,7 @@ TEST(Pattern, NamesSayThatABoundIsMissing) {
   EXPECT_EQ(patterns::dilated(3, kUnlimited, 1).name, "dilated(3, unbounded, 1)");
   EXPECT_EQ(patterns::dilated(3, -1, 1).name, "dilated(3, -1, 1)");
   for (const PatternCase& p : cases()) {
-    EXPECT_EQ(p.pattern.name.find(std::to_string(kUnlimited)), std::string::npos)
-        << p.pattern.name;
+    EXPECT_EQ(p.pattern.name.find(std::to_string(kUnlimited)), std::string::npos) << p.pattern.name;
   }
 }
 

@@ -138,7 +138,7 @@ Vector raw_projection(int64_t blocks, int64_t d) {
   return all;
 }
 
-TEST(RandomFeatures, Test3_EstimatesAreUnbiased) {
+TEST(RandomFeatures, EstimatesAreUnbiased) {
   constexpr int64_t d = 8, draws = 20000;
   const Vector b = phases(draws * d);
   for (const ProjectionRows rows : kRows) {
@@ -183,7 +183,7 @@ TEST(RandomFeatures, HadamardBlocksOfOtherWidthsAreUnbiased) {
 }
 
 /// Mean squared errors of independent rows (lemma 2), and smaller ones of orthogonal rows.
-TEST(RandomFeatures, Test4_ErrorsAreThoseOfTheTheory) {
+TEST(RandomFeatures, ErrorsAreThoseOfTheTheory) {
   constexpr int64_t d = 16, draws = 20000;
   Vector x(d), y(d);
   for (size_t i = 0; i < d; ++i) {
@@ -215,7 +215,7 @@ TEST(RandomFeatures, Test4_ErrorsAreThoseOfTheTheory) {
   }
 }
 
-TEST(RandomFeatures, Test5_RowsOfABlockAreOrthogonal) {
+TEST(RandomFeatures, RowsOfABlockAreOrthogonal) {
   for (const ProjectionRows rows :
        {ProjectionRows::gram_schmidt, ProjectionRows::hadamard, ProjectionRows::givens}) {
     for (const int64_t d : {1, 2, 8, 16}) {

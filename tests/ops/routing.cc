@@ -246,7 +246,7 @@ const Registered keys_info = OpInfo{
 
 // ------------------------------------------------------------------------------------------ spec
 
-TEST(Routing, Test3_MembersAreSortedUniqueAndTheSameForCentroidsOfAnyLength) {
+TEST(Routing, MembersAreSortedUniqueAndTheSameForCentroidsOfAnyLength) {
   Making f64;
   const Tensor x = make(randn({2, 2, 41, 8}), Generator{3}, f64);
   const Tensor mu = make(randn({2, 6, 8}), Generator{4}, f64);
@@ -450,7 +450,7 @@ TEST(Routing, RecentMembersAgreeWithLoops) {
   }
 }
 
-TEST(Routing, Test12_GradientsOfAttentionWithinGroups) {
+TEST(Routing, GradientsOfAttentionWithinGroups) {
   const Tensor mu = drawn({2, 3, 4}, 4);
   const std::vector<Tensor> in{drawn({2, 2, 9, 4}, 1), drawn({2, 2, 9, 4}, 2),
                                drawn({2, 2, 9, 3}, 3), drawn({7, 4}, 5), drawn({7, 3}, 6)};

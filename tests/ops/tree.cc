@@ -145,7 +145,7 @@ TEST(Tree, SmallTreesHaveThePairsOfTheRulesOnTokenSets) {
 }
 
 // The table of the paper's graph, by size and k: nodes, causal pairs, pairs of both sides.
-TEST(Tree, Test1_PublishedNumbersOfPairs) {
+TEST(Tree, PublishedNumbersOfPairs) {
   const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> rows[] = {
       {8, 1, 15, 49, 66},
       {8, 8, 15, 60, 88},
@@ -168,7 +168,7 @@ TEST(Tree, Test1_PublishedNumbersOfPairs) {
   }
 }
 
-TEST(Tree, Test1_PairsFollowTheClosedFormulas) {
+TEST(Tree, PairsFollowTheClosedFormulas) {
   for (int64_t n = 1; n <= 200; ++n) {
     for (const int64_t k : {1, 2, 3, 4, 8, 16, 64}) {
       const Tree shape{n};
@@ -196,7 +196,7 @@ TEST(Tree, Test1_PairsFollowTheClosedFormulas) {
 }
 
 // Short sequences have more pairs in a tree than in full causal attention.
-TEST(Tree, Test1_CausalTreesAreSmallerFromACertainLengthOn) {
+TEST(Tree, CausalTreesAreSmallerFromACertainLengthOn) {
   for (const auto& [k, n] : {std::pair{1, 17}, {2, 20}, {4, 25}, {8, 37}, {16, 52}, {64, 129}}) {
     const TreeOptions o{.k = k, .causal = true};
     EXPECT_GE(tree_pairs(n, o), int64_t{n} * (n + 1) / 2) << k;
@@ -206,7 +206,7 @@ TEST(Tree, Test1_CausalTreesAreSmallerFromACertainLengthOn) {
   }
 }
 
-TEST(Tree, Test2_NeighboursOfALeafTileAllTokensOnEachSide) {
+TEST(Tree, NeighboursOfALeafTileAllTokensOnEachSide) {
   for (int64_t n = 1; n < 200; n = n < 80 ? n + 1 : n + 17) {
     const std::vector<Node> nodes = nodes_of(n);
     for (const int64_t k : {1, 2, 3, 5, 8, 64}) {
@@ -240,7 +240,7 @@ TEST(Tree, HandExample) {
   EXPECT_EQ(of_last, (std::set<int64_t>{3, 2, 4}));  // itself, the leaf before, the span of 0 and 1
 }
 
-TEST(Tree, Test10_LabelsAreSmallAndWithoutClippingDistinctForALeaf) {
+TEST(Tree, LabelsAreSmallAndWithoutClippingDistinctForALeaf) {
   for (const int64_t n : {1, 2, 7, 33, 100}) {
     for (const int64_t k : {1, 3, 8}) {
       const TreeOptions clipped{.k = k, .clip = 1}, whole{.k = k, .clip = Tree{n}.levels()};

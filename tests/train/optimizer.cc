@@ -329,7 +329,7 @@ TEST(Optimizer, ReadsStridedGradients) {
 }
 
 // ETC's optimiser, step by step from its formula.
-TEST(Etc, Test11_LambStepEqualsTheScalarFormula) {
+TEST(Etc, LambStepEqualsTheScalarFormula) {
   const LambOptions options{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1};
   const Tensor matrix = parameter({1, -2, 3, 0.5, 0, -1}, {2, 3}), bias = parameter({4, -3}, {2}),
                zero = parameter({0, 0}, {1, 2});

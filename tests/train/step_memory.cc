@@ -94,7 +94,7 @@ void expect_as_predicted(const ModelSpec& spec, int64_t batch, int64_t length) {
   near(predicted.update_peak, measured.update_peak);
 }
 
-TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
+TEST_P(MemoryOfModels, PredictedBytesAreThoseMeasured) {
   const Strategy7& strategy = GetParam();
   std::vector<std::string_view> refused;
   for (const ModelEntry& entry : models()) {
@@ -141,7 +141,7 @@ TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
 /// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T. The
 /// stack also saves the final norm's input and statistics, the loss its input and two numbers of a
 /// row: its maximum and the sum of its exponentials.
-TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
+TEST(Memory, SavedBytesAreTheFormulasOfALayer) {
   for (const bool narrow : {false, true}) {
     const int64_t B = 2, L = 64, T = B * L, D = 32, F = 48, H = 2, u = narrow ? 2 : 4;
     const auto spec = find_model("transformer");

@@ -23,18 +23,32 @@ const Flag flags[] = {
     {"--data-root", "data_root", "folder of all data sets; without it LONGSPAN_DATA"},
     {"--split", "split", "parts of the data that train, validate and test, in per cent: 90/5/5"},
     {"--tokenizer", "tokenizer", "of bytes: a folder or file; see docs/tokenizers.md"},
-    {"--length", "length",
-     "tokens of a segment, or of a source; a new model has positions for as many"},
+    {.name = "--length",
+     .key = "length",
+     .help = "tokens of a segment, or of a source; a new model has positions for as many",
+     .also = "seq_len sequence_length max_length block_size context"},
     {"--target-length", "target_length", "encoder-decoders: most tokens to write"},
     {"--documents", "documents", "models of documents: train on so many; 0: all"},
     {"--gap-sentences", "gap_sentences",
      "encoder-decoders: leave out this share of the sentences and write them; 0: summaries"},
-    {"--batch", "batch", "segments, or pairs, of a step"},
-    {"--layers", "model.n_layer", "layers"},
-    {"--steps", "steps", "steps to train"},
+    {.name = "--batch",
+     .key = "batch",
+     .help = "segments, or pairs, of a step",
+     .also = "batch_size"},
+    {.name = "--layers",
+     .key = "model.n_layer",
+     .help = "layers",
+     .also = "n_layer num_layers depth"},
+    {.name = "--steps",
+     .key = "steps",
+     .help = "steps to train",
+     .also = "epochs epoch iterations iters max_steps max_iters"},
     {"--seconds", "seconds", "stop after so many seconds"},
     {"--seed", "seed", "seed of everything random"},
-    {"--lr", "optimizer.lr", "peak of the learning rate"},
+    {.name = "--lr",
+     .key = "optimizer.lr",
+     .help = "peak of the learning rate",
+     .also = "learning_rate"},
     {"--threads", "threads", "threads; does not change results"},
     {"--device", "device", "cpu or cuda"},
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
@@ -264,6 +278,17 @@ const Use* use_of(std::string_view key) {
   return nullptr;
 }
 
+/// Returns the keys of a run that a command may use, but those of models and generated tasks.
+std::vector<Key> keys_of_command(unsigned command) {
+  RunConfig config = make_config({});
+  std::vector<Key> keys = keys_of(config);
+  std::erase_if(keys, [&](const Key& key) {
+    const Use* const use = use_of(key.name);
+    return key.name.starts_with("model.") || (use != nullptr && (use->commands & command) == 0);
+  });
+  return keys;
+}
+
 /// Returns the bit of a command by its name; 0 for others.
 unsigned command_of(std::string_view name) {
   for (size_t i = 0; i < std::size(command_names); ++i) {
@@ -327,13 +352,13 @@ void require_used(const CommandLine& line, RunConfig& config) {
 std::span<const Flag> run_flags() { return flags; }
 
 CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> own,
-                           const std::string& about) {
+                           const std::string& about, std::span<const Key> keys) {
   constexpr std::string_view product = "longspan";
   const std::string_view name = argv[0];  // "PROGRAM COMMAND"
   const std::string_view program = name.substr(0, name.rfind(' '));
   std::string text = about;
   if (text.starts_with(product)) text.replace(0, product.size(), program);
-  CommandLine line = parse_command_line(argc, argv, own, text);
+  CommandLine line = parse_command_line(argc, argv, own, text, keys);
   if (!line.help.empty()) print_help(line.help);
   return line;
 }
@@ -347,7 +372,7 @@ CommandLine read_command_line(int argc, const char* const* argv, std::span<const
     flag.hidden = use != nullptr && (use->commands & command_of(command)) == 0;
     all.push_back(flag);
   }
-  CommandLine line = read_own_flags(argc, argv, all, about);
+  CommandLine line = read_own_flags(argc, argv, all, about, keys_of_command(command_of(command)));
   require(line.others.size() <= words, argv[0], "\"{}\" belongs to no option; see {} --help",
           line.others.size() > words ? line.others[words] : "", argv[0]);
   line.command = command;

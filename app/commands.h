@@ -29,9 +29,9 @@ int study_command(int argc, const char* const* argv);
 std::span<const Flag> run_flags();
 /// Parses the command line with these flags. For --help, it prints the help and ends the process.
 /// `about` begins with the name of the command, "longspan train", in whose place the help has
-/// argv[0].
+/// argv[0]; the help ends with those of `keys` that no flag sets.
 CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> flags,
-                           const std::string& about);
+                           const std::string& about, std::span<const Key> keys = {});
 /// The same with these flags and those of run_flags(). Throws ValueError on unexpected positional
 /// arguments, and on an option that the command does not use, whatever the model.
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,

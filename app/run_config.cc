@@ -31,15 +31,17 @@ void RunConfig::set_task(const std::string& id) {
 }
 
 void RunConfig::visit(Fields& v) {
-  v("task", task)("data", data)("data_root", data_root)("split", split);
-  v("tokenizer", tokenizer)("whole_words", whole_words);
+  v("task", task)("data", data)("data_root", data_root)("split", split)("tokenizer", tokenizer);
+  v("whole_words", whole_words, "encoders: hide all tokens of a word or none");
   v("documents", documents)("target_length", target_length)("gap_sentences", gap_sentences);
-  v("length", length)("batch", batch)("accumulate", accumulate);
-  v("steps", steps)("seconds", seconds)("seed", seed);
-  v("threads", threads)("device", device)("matmul_precision", matmul_precision);
-  v("matmul_library", matmul_library);
-  v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
-  v("anomaly", anomaly);
+  v("length", length)("batch", batch);
+  v("accumulate", accumulate, "batches whose gradients are summed for one step");
+  v("steps", steps)("seconds", seconds)("seed", seed)("threads", threads)("device", device);
+  v("matmul_precision", matmul_precision)("matmul_library", matmul_library);
+  v("memory_limit", memory_limit, "maximum memory of tensors, as 20MiB; 0: that of the machine");
+  v("graph", graph, "record the steps of one shape, and submit each to the device as a whole");
+  v("check_replays", check_replays, "check that recomputed layers give the same values; slow");
+  v("anomaly", anomaly, "stop at the first op of a step that gives NaN or Inf; slow");
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
   if (generated) {
     v.enter(find_sample_task(task)->section);

@@ -72,7 +72,9 @@ struct RunConfig {
     KmerTokens tokens;           ///< of bases, if there is no tokenizer
     double positive_weight = 1;  ///< as above
     void visit(auto& v) {
-      v("kmer", tokens.k)("stride", tokens.stride)("positive_weight", positive_weight);
+      v("kmer", tokens.k, "bases that a token represents");
+      v("stride", tokens.stride, "bases from the start of a token to that of the next");
+      v("positive_weight", positive_weight, "factor on the training loss of positive answers");
     }
   } profiles;
 
@@ -81,7 +83,11 @@ struct RunConfig {
     int64_t most = 64;            ///< maximum tokens of a question; the rest is cut off
     int64_t longest = 30;         ///< maximum tokens of a predicted answer
     bool two_separators = false;  ///< between question and text, as in RoBERTa
-    void visit(auto& v) { v("most", most)("longest", longest)("two_separators", two_separators); }
+    void visit(auto& v) {
+      v("most", most, "maximum tokens of a question; the rest is cut off");
+      v("longest", longest, "maximum tokens of an answer");
+      v("two_separators", two_separators, "between question and text, as in RoBERTa");
+    }
   } questions;
 
   /// Options of models over documents.
@@ -92,8 +98,11 @@ struct RunConfig {
     double mask_share = 0.15;  ///< SentenceMasking::share
     int64_t mask_most = 5;     ///< SentenceMasking::most
     void visit(auto& v) {
-      v("chunk", chunk)("take", take)("oracle", oracle)("mask_share", mask_share)("mask_most",
-                                                                                  mask_most);
+      v("chunk", chunk, "sentences of a document that are read together");
+      v("take", take);
+      v("oracle", oracle, "maximum sentences of an oracle, which labels those without labels");
+      v("mask_share", mask_share, "fraction of a document's sentences that is masked");
+      v("mask_most", mask_most, "maximum sentences that are masked");
     }
   } extracts;
 
@@ -109,9 +118,19 @@ struct RunConfig {
     int64_t update_period = 1, update_from = 0;  ///< UpdatePeriod
     UpdatePeriod period() const { return {update_period, update_from}; }
     void visit(auto& v) {
-      v("name", name)("lr", lr)("beta1", beta1)("beta2", beta2)("eps", eps)("momentum", momentum)(
-          "weight_decay", weight_decay)("clip", clip)("step_clip", step_clip)(
-          "loss_scale", loss_scale)("update_period", update_period)("update_from", update_from);
+      v("name", name, "adam, adamw, adafactor, adagrad, sgd or lamb")("lr", lr);
+      v("beta1", beta1, "decay of the mean of gradients: adam, adamw, lamb");
+      v("beta2", beta2, "decay of the mean of their squares: adam, adamw, lamb");
+      v("eps", eps, "added to the root of that mean: adam, adamw, lamb");
+      v("momentum", momentum, "of sgd");
+      v("weight_decay", weight_decay,
+        "times the weights: taken off them (adamw, lamb) or added to gradients");
+      v("clip", clip, "maximum norm of the gradients; 0: none");
+      v("step_clip", step_clip,
+        "adagrad: a rate is multiplied by min(1, this / norm of the gradient); 0: never");
+      v("loss_scale", loss_scale, "factor on the loss before the backward pass; 0: f16 finds one");
+      v("update_period", update_period, "steps whose mean gradient makes an update");
+      v("update_from", update_from, "the step from which on update_period holds");
     }
   } optimizer;
 
@@ -122,7 +141,11 @@ struct RunConfig {
     int64_t every = 1000;  ///< step: steps between drops
     double factor = 0.5;   ///< step: factor of each drop
     void visit(auto& v) {
-      v("name", name)("warmup", warmup)("floor", floor)("every", every)("factor", factor);
+      v("name", name, "cosine, linear, inverse_sqrt, step or constant");
+      v("warmup", warmup, "steps in which the rate rises from 0");
+      v("floor", floor, "cosine and linear: the final rate, as a fraction of the peak");
+      v("every", every, "step: steps between drops");
+      v("factor", factor, "step: what each drop multiplies the rate by");
     }
   } schedule;
 
@@ -131,7 +154,11 @@ struct RunConfig {
   struct Start {
     std::string from;  ///< its folder; empty: random initialization
     NewPositions positions = NewPositions::repeat;
-    void visit(auto& v) { v("from", from)("positions", positions); }
+    void visit(auto& v) {
+      v("from", from);
+      v("positions", positions,
+        "of positions beyond those of the other run: repeat its rows, or keep");
+    }
   } start;
 
   std::string model_name;

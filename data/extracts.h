@@ -13,7 +13,11 @@ struct ExtractOptions {
   int64_t words = 0;      ///< and so many words, rouge_tokens(), in all; 0: any number
   bool blocking = true;   ///< no two sentences share a trigram of words
 
-  void visit(auto& v) { v("sentences", sentences)("words", words)("blocking", blocking); }
+  void visit(auto& v) {
+    v("sentences", sentences, "maximum sentences of an extract");
+    v("words", words, "maximum words of an extract; 0: any number");
+    v("blocking", blocking, "no two sentences share three words in a row");
+  }
 };
 
 /// Returns the places of the sentences of a summary, ascending. Sentences are tried by falling

@@ -24,7 +24,8 @@ constexpr std::string_view name_of_value(E value) {
 
 /// Visits the fields of a configuration one by one, to set them from options and files and to write
 /// them to files. A configuration has one function for it,
-///   void visit(auto& v) { v("n_layer", n_layer)("dropout", dropout); }
+///   void visit(auto& v) { v("n_layer", n_layer)("dropout", dropout, "probability of a zero"); }
+/// The meaning of a field, one line, may follow it: programs print it.
 class Fields {
  public:
   Fields() = default;
@@ -47,12 +48,15 @@ class Fields {
   /// the valid ones for error messages.
   virtual void written(std::string_view name, std::string& text, bool (*valid)(std::string_view),
                        std::string_view expected) = 0;
+  /// Called before a field whose meaning is given.
+  virtual void means(std::string_view /*name*/, std::string_view /*meaning*/) {}
   /// Called before and after the fields of a nested configuration.
   virtual void enter(std::string_view name) = 0;
   virtual void leave() = 0;
 
   template <class T>
-  Fields& operator()(std::string_view name, T& value) {
+  Fields& operator()(std::string_view name, T& value, std::string_view meaning = {}) {
+    if (!meaning.empty()) means(name, meaning);
     if constexpr (std::is_enum_v<T>) {
       static_assert(!value_names<T>.empty(), "specialise value_names for this enumeration");
       int index = static_cast<int>(value);

@@ -25,12 +25,17 @@ std::string nearest(std::string_view name, std::span<const std::string> candidat
   std::string best;
   size_t least = std::max<size_t>(2, name.size() / 3) + 1;
   if (name.size() > 200) return best;
+  const auto begins = [](std::string_view word, std::string_view with) {
+    return with.size() > 3 && word.starts_with(with);
+  };
   for (const std::string& candidate : candidates) {
     const size_t dot = candidate.rfind('.');
     size_t d = edit_distance(name, candidate);
     if (dot != std::string::npos) {
       d = std::min(d, edit_distance(name, std::string_view(candidate).substr(dot + 1)));
     }
+    // As "evaluate" with "eval".
+    if (begins(name, candidate) || begins(candidate, name)) d = std::min(d, size_t{2});
     if (d < least && d < std::max(name.size(), size_t{2})) {
       least = d;
       best = candidate;

@@ -363,6 +363,13 @@ void FieldReader::choice(std::string_view name, int& index,
   add(name, names[static_cast<size_t>(index)]);
 }
 
+void FieldReader::add(std::string_view name, Json value) {
+  keys_.push_back({fmt::format("{}{}{}", fmt::join(names_, "."), names_.empty() ? "" : ".", name),
+                   value.is_string() ? value.string() : to_string(value),
+                   std::exchange(meaning_, {})});
+  open_.back().push_back({std::string(name), std::move(value)});
+}
+
 void FieldReader::enter(std::string_view name) {
   names_.emplace_back(name);
   open_.emplace_back();
@@ -371,7 +378,7 @@ void FieldReader::enter(std::string_view name) {
 void FieldReader::leave() {
   Members inner = std::move(open_.back());
   open_.pop_back();
-  add(names_.back(), std::move(inner));
+  open_.back().push_back({std::move(names_.back()), std::move(inner)});
   names_.pop_back();
 }
 

@@ -45,6 +45,15 @@ struct Flag {
   std::string help;        ///< one line
   bool is_switch = false;  ///< takes no value; "--resume" means true, "--resume=false" false
   bool hidden = false;     ///< not in the text of --help
+  std::string also = {};   ///< words that others use for it, "epochs iterations": whoever types one
+                           ///< is told its name here
+};
+
+/// A key of a configuration.
+struct Key {
+  std::string name;     ///< "optimizer.lr"
+  std::string value;    ///< as JSON, a text without quotes
+  std::string meaning;  ///< one line; may be empty
 };
 
 /// A parsed command line. "--config FILE", "--set KEY=VALUE" and "--help" are always accepted.
@@ -59,10 +68,11 @@ struct CommandLine {
   const std::string* value(std::string_view flag) const;
 };
 
-/// Throws ValueError for an unknown flag, naming the nearest one, or for a missing value; IoError
-/// if the file of --config cannot be read. argv[0] is skipped.
+/// Throws ValueError for an unknown flag, naming the nearest one or the key that was meant, or for
+/// a missing value; IoError if the file of --config cannot be read. argv[0] is skipped. The text of
+/// --help ends with the keys that no flag sets.
 CommandLine parse_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
-                               const std::string& about = {});
+                               const std::string& about = {}, std::span<const Key> keys = {});
 
 /// Throws ValueError if there are arguments that belong to no flag.
 void require_no_others(const CommandLine& line);
@@ -107,7 +117,10 @@ class FieldReader final : public Fields {
  public:
   FieldReader() : open_(1) {}
   Json take() { return Json(std::move(open_[0])); }
+  /// Returns the same fields as keys.
+  std::vector<Key> take_keys() { return std::move(keys_); }
 
+  void means(std::string_view /*name*/, std::string_view meaning) override { meaning_ = meaning; }
   void field(std::string_view name, bool& value) override { add(name, value); }
   void field(std::string_view name, int64_t& value) override { add(name, value); }
   void field(std::string_view name, uint64_t& value) override { add(name, value); }
@@ -125,12 +138,12 @@ class FieldReader final : public Fields {
   void leave() override;
 
  private:
-  void add(std::string_view name, Json value) {
-    open_.back().push_back({std::string(name), std::move(value)});
-  }
+  void add(std::string_view name, Json value);
 
   std::vector<Members> open_;
   std::vector<std::string> names_;
+  std::string meaning_;  // of the next field
+  std::vector<Key> keys_;
 };
 
 /// Applies settings to the fields that they name. Throws ValueError that names key, origin, the
@@ -150,6 +163,15 @@ Json to_json(Config& config) {
   Fields& fields = reader;
   config.visit(fields);
   return reader.take();
+}
+
+/// Returns the keys of a configuration with their values and meanings, in their order.
+template <class Config>
+std::vector<Key> keys_of(Config& config) {
+  FieldReader reader;
+  Fields& fields = reader;
+  config.visit(fields);
+  return reader.take_keys();
 }
 
 /// Returns the values as the text of a TOML file; nested objects become tables. Parsing it gives

@@ -1,4 +1,7 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -7,6 +10,13 @@
 
 namespace longspan {
 namespace {
+
+constexpr size_t text_column = 30;  // where texts of --help begin
+
+std::vector<std::string> split_words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
 
 /// Returns "--save-every,--save_every" for "--save-every".
 std::string both_spellings(const std::string& name) {
@@ -18,26 +28,67 @@ std::string both_spellings(const std::string& name) {
   return low == dash ? name : dash + "," + low;
 }
 
+/// Returns what whoever typed an unknown option may have meant, as the end of a sentence: a flag
+/// that others call so, a key of that name, or the flag or key with the nearest name.
+std::string meant(const std::string& option, std::span<const Flag> flags,
+                  std::span<const Key> keys) {
+  std::string low = option.substr(option.find_first_not_of('-') % option.size());
+  std::replace(low.begin(), low.end(), '-', '_');
+  const auto of_key = [](const std::string& key) {
+    return fmt::format(": it is a key; did you mean --set {}=VALUE?", key);
+  };
+  std::vector<std::string> names{"--config", "--set", "--help"}, others;
+  for (const Flag& flag : flags) {
+    names.push_back(flag.name);
+    for (const std::string& word : split_words(flag.also)) {
+      if (word == low) return fmt::format(": did you mean \"{}\"?", flag.name);
+    }
+  }
+  for (const Key& key : keys) {
+    if (low == key.name || low == key.name.substr(key.name.rfind('.') + 1)) return of_key(key.name);
+    others.push_back(key.name);
+  }
+  if (const std::string near = nearest(option, names); !near.empty()) {
+    return fmt::format(": did you mean \"{}\"?", near);
+  }
+  const std::string near = nearest(low, others);
+  return near.empty() ? "" : fmt::format(": did you mean --set {}=VALUE?", near);
+}
+
 /// Returns the arguments that belong to no flag. Throws ValueError if one looks like an option.
 std::vector<std::string> without_options(const std::vector<std::string>& arguments,
-                                         std::span<const std::string> names) {
+                                         std::span<const Flag> flags, std::span<const Key> keys) {
   std::vector<std::string> others;
   for (const std::string& other : arguments) {
     if (other.size() > 1 && other[0] == '-' && other != "--") {
       const std::string name = other.substr(0, other.find('='));
-      const std::string near = nearest(name, names);
-      fail("command line", "unknown option \"{}\"{}; see --help", name,
-           near.empty() ? "" : fmt::format(": did you mean \"{}\"?", near));
+      fail("command line", "unknown option \"{}\"{}; see --help", name, meant(name, flags, keys));
     }
     if (other != "--") others.push_back(other);
   }
   return others;
 }
 
+/// Returns the end of the text of --help: the keys that no flag sets.
+std::string help_of_keys(std::span<const Flag> flags, std::span<const Key> keys) {
+  std::string text;
+  for (const Key& key : keys) {
+    const bool set = std::any_of(flags.begin(), flags.end(),
+                                 [&](const Flag& flag) { return flag.key == key.name; });
+    if (set) continue;
+    const std::string left =
+        fmt::format("{} [{}]", key.name, key.value.empty() ? "none" : key.value);
+    text += left.size() < text_column - 3
+                ? fmt::format("  {:<{}} {}\n", left, text_column - 3, key.meaning)
+                : fmt::format("  {}\n{:{}}{}\n", left, "", text_column, key.meaning);
+  }
+  return text.empty() ? "" : "\nKeys of --set and of files, with their defaults:\n" + text;
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
-                               const std::string& about) {
+                               const std::string& about, std::span<const Key> keys) {
   CLI::App app(about, argc > 0 ? argv[0] : "longspan");
   app.set_help_flag();
   app.allow_extras();
@@ -55,7 +106,6 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
       add("--config", "a TOML file with fields; options of the command line go before it");
   const CLI::Option* set = add("--set", "KEY=VALUE, a field by its dotted name");
   std::unordered_map<const CLI::Option*, const Flag*> flag_of;
-  std::vector<std::string> names{"--config", "--set", "--help"};
   std::vector<std::string> switched;
   for (const Flag& flag : flags) {
     CLI::Option* option = flag.is_switch
@@ -64,7 +114,6 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
                               : add(both_spellings(flag.name), flag.help);
     if (flag.hidden) option->group("");
     flag_of[option] = &flag;
-    names.push_back(flag.name);
   }
 
   CommandLine line;
@@ -77,7 +126,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
     fail("command line", "{}; see --help", error.what());
   }
   if (help) {
-    line.help = app.help();
+    line.help = app.help() + help_of_keys(flags, keys);
     return line;
   }
 
@@ -105,7 +154,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
       }
     }
   }
-  line.others = without_options(app.remaining(), names);
+  line.others = without_options(app.remaining(), flags, keys);
   if (!file.empty()) line.settings = read_toml(file);
   line.settings.insert(line.settings.end(), settings.begin(), settings.end());
   return line;

@@ -143,6 +143,11 @@ const std::vector<Case>& cases() {
               // The command line.
               {"no command", words({}), {"train"}},
               {"unknown command", words({"trian"}), {"trian", "train"}},
+              {"command of other programs", words({"evaluate"}), {"did you mean eval?"}},
+              {"option of other programs", train({"--epochs", "3"}), {"did you mean \"--steps\"?"}},
+              {"key as an option",
+               train({"--accumulate", "2"}),
+               {"it is a key; did you mean --set accumulate=VALUE?"}},
               {"unknown option", train({"--lenght", "8"}), {"--lenght", "--length"}},
               {"unknown option of eval", words({"eval", "--ouť", "RUN"}), {"--ou"}},
               {"option without value", train({"--steps"}), {"--steps"}},

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "data/io/json.h"
 #include "tests/system/program.h"
@@ -246,6 +247,18 @@ TEST_F(Runs, DocumentEveryOption) {
       EXPECT_NE(docs.find(option), std::string::npos) << command << " " << option;
     }
     EXPECT_GE(options, 4u) << help;
+    // Keys without an option: "  KEY [DEFAULT]   MEANING", or the meaning in a line of its own.
+    const size_t keys = help.find("\nKeys of --set");
+    const bool of_runs = command != std::string("data") && command != std::string("tokens");
+    EXPECT_EQ(keys != std::string::npos, of_runs) << help;
+    std::istringstream lines(keys == std::string::npos ? "" : help.substr(keys + 1));
+    std::string line;
+    for (std::getline(lines, line); std::getline(lines, line);) {
+      const std::string key = line.substr(2, line.find(' ', 2) - 2);
+      EXPECT_NE(docs.find("`" + key + "`"), std::string::npos) << command << " " << key;
+      if (line.back() == ']') std::getline(lines, line);
+      EXPECT_GT(line.size(), 30u) << key << " has no meaning";
+    }
   }
   must(small_run(text, folder / "run", 1));
   size_t keys = 0;

@@ -1,5 +1,7 @@
 #include "train/config.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
@@ -316,6 +318,59 @@ TEST(Config, FlagsWithoutKeys) {
   const char* help[] = {"program", "--help"};
   EXPECT_TRUE(contains(parse_command_line(2, help, flags).help, "--batch"));
   EXPECT_TRUE(contains(parse_command_line(2, help, flags).help, "rows"));
+}
+
+TEST(Config, KeysAreListedAndMeantByTheirNames) {
+  const std::vector<Flag> flags{
+      {"--out", "", "folder"},
+      {.name = "--steps", .key = "steps", .help = "of training", .also = "epochs max_steps"}};
+  const std::vector<Key> keys{{"steps", "0", ""},
+                              {"accumulate", "1", "batches of a step"},
+                              {"optimizer.weight_decay", "0", "times the weights"},
+                              {"a.name.that.is.longer.than.the.column", "", "its meaning"}};
+  const auto said = [&](const char* option) {
+    const char* arguments[] = {"program", option, "3"};
+    return message_of<ValueError>([&] { parse_command_line(3, arguments, flags, "about", keys); });
+  };
+  for (const auto& [option, part] :
+       {std::pair{"--epochs", "did you mean \"--steps\"?"},
+        {"--max-steps", "did you mean \"--steps\"?"},
+        {"--step", "did you mean \"--steps\"?"},
+        {"--accumulate", "it is a key; did you mean --set accumulate=VALUE?"},
+        {"--weight-decay", "it is a key; did you mean --set optimizer.weight_decay=VALUE?"},
+        {"--optimizer.weight_decay", "--set optimizer.weight_decay=VALUE?"},
+        {"--acumulate", ": did you mean --set accumulate=VALUE?"},
+        {"--colour-of-the-sky", "\"--colour-of-the-sky\"; see --help"}}) {
+    EXPECT_TRUE(contains(said(option), part)) << said(option);
+  }
+  const char* help[] = {"program", "--help"};
+  const std::string text = parse_command_line(2, help, flags, "about", keys).help;
+  for (const char* line : {"\n  accumulate [1]            batches of a step\n",
+                           "\n  optimizer.weight_decay [0] times the weights\n",
+                           "\n  a.name.that.is.longer.than.the.column [none]\n"
+                           "                              its meaning\n"}) {
+    EXPECT_TRUE(contains(text, line)) << text;
+  }
+  EXPECT_FALSE(contains(text, "\n  steps")) << text;
+}
+
+TEST(Config, FieldsAreKeysWithTheirMeanings) {
+  struct Inner {
+    double rate = 0.5;
+    void visit(auto& v) { v("rate", rate, "of decay"); }
+  };
+  struct Outer {
+    int64_t n = 3;
+    Inner inner;
+    std::string text = "a b";
+    void visit(auto& v) { v("n", n)("inner", inner)("text", text, "any"); }
+  } outer;
+  std::vector<std::string> all;
+  for (const Key& key : keys_of(outer)) {
+    all.push_back(fmt::format("{}={} ({})", key.name, key.value, key.meaning));
+  }
+  EXPECT_EQ(all,
+            (std::vector<std::string>{"n=3 ()", "inner.rate=0.5 (of decay)", "text=a b (any)"}));
 }
 
 }  // namespace

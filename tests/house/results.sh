@@ -5,6 +5,15 @@
 # results.sh --self-test: proves that it finds what is missing.
 set -eu
 
+# The files of the repository; those that measurements left there on this machine alone do not count.
+kept_files() {
+  if [ -e .git ] && git ls-files bench/results 2> /dev/null | grep -q .; then
+    git ls-files bench/results
+  else
+    find bench/results -type f
+  fi
+}
+
 # Names of the folder stand for its files, except for rows of single steps and configurations: a run
 # leaves them behind, and few pages need them. `*` stands for any name, of one folder or file.
 check() {
@@ -27,7 +36,7 @@ check() {
     done
     covered=" $(for name in $names bench/results/README.md; do printf '%s ' "$name"; done)"
     listed=" $(printf '%s ' $rows bench/results/README.md)"
-    find bench/results -type f | LC_ALL=C sort | while read -r file; do
+    kept_files | LC_ALL=C sort | while read -r file; do
       folder=${file%/*}
       case "$folder/${file##*/}" in
         bench/results/[!/]*/config.toml | bench/results/[!/]*/metrics.jsonl) folder=none ;;

@@ -18,6 +18,7 @@ int train_command(int argc, const char* const* argv);
 int eval_command(int argc, const char* const* argv);
 int generate_command(int argc, const char* const* argv);
 int models_command(int argc, const char* const* argv);
+int tasks_command(int argc, const char* const* argv);
 int data_command(int argc, const char* const* argv);
 int tokens_command(int argc, const char* const* argv);
 int draw_command(int argc, const char* const* argv);

@@ -32,20 +32,14 @@ constexpr Command commands[] = {
     {"eval", eval_command, "score a checkpoint, in bits per byte or what the task has"},
     {"generate", generate_command, "sample text from a checkpoint"},
     {"summarise", summarise_command, "the sentences of texts that a trained model chooses"},
-    {"models", models_command, "list the models and their presets"},
+    {"models", models_command, "list the models and their presets, or the keys of one"},
+    {"tasks", tasks_command, "list what can be trained on, or the keys of one task"},
     {"data", data_command, "look at a data set"},
     {"tokens", tokens_command, "train and use tokenizers"},
     {"draw", draw_command, "draw and count which pairs a model attends to"},
     {"memory", memory_command, "what training will need, before it runs"},
     {"study", study_command, "measure what training needs: study memory"},
 };
-
-/// Returns a number of parameters in few digits.
-std::string amount(int64_t n) {
-  if (n < 10'000) return fmt::format("{}", n);
-  return n < 1'000'000 ? fmt::format("{:.0f} K", static_cast<double>(n) / 1e3)
-                       : fmt::format("{:.1f} M", static_cast<double>(n) / 1e6);
-}
 
 /// Returns the file name of a program: "longspan", or what a program of one's own is called.
 /// Allocates nothing.
@@ -119,33 +113,6 @@ int run_command(int argc, char** argv, const std::string& program) {
 }
 
 }  // namespace
-
-int models_command(int argc, const char* const* argv) {
-  const CommandLine line = read_own_flags(
-      argc, argv, {},
-      "longspan models [NAME]: every model and preset, or the configuration of one.");
-  require(line.settings.empty(), "models", "takes no settings, and got {}; leave it out",
-          line.settings.empty() ? "" : line.settings[0].origin);
-  require(line.others.size() <= 1, "models", "\"{}\" belongs to nothing; give one name",
-          line.others.size() > 1 ? line.others[1] : "");
-  if (line.others.size() == 1) {
-    const std::unique_ptr<ModelSpec> model = find_model(line.others[0]);
-    std::fputs(to_toml(to_json(*model)).c_str(), stdout);
-    return 0;
-  }
-  for (const ModelEntry& entry : models()) {
-    std::puts(fmt::format("{}  {}", entry.name, entry.description).c_str());
-    for (const Preset& preset : entry.presets) {
-      const std::string name = &preset == entry.presets.data()
-                                   ? std::string(entry.name)
-                                   : fmt::format("{}:{}", entry.name, preset.name);
-      std::puts(fmt::format("  {:<36} {:>9} parameters  {}", name,
-                            amount(entry.make(preset.name)->parameters()), preset.description)
-                    .c_str());
-    }
-  }
-  return 0;
-}
 
 int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own) try {
   for (const ModelEntry& entry : own) register_model(entry);

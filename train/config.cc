@@ -116,10 +116,14 @@ std::string toml_value(const Json& value) {
   return to_string(value);
 }
 
-std::string toml_line(const JsonMember& member, const std::string& path) {
+/// Returns the line of a field; `meaning` is its comment, if it has any.
+std::string toml_line(const JsonMember& member, const std::string& path, std::string_view meaning) {
+  constexpr size_t comment_column = 32;
   const std::string key = toml_key(member.name);
   try {
-    return fmt::format("{} = {}\n", key, toml_value(member.value));
+    const std::string line = fmt::format("{} = {}", key, toml_value(member.value));
+    if (meaning.empty()) return line + "\n";
+    return fmt::format("{:<{}} # {}\n", line, comment_column, meaning);
   } catch (const ValueError& error) {
     fail("config",
          "{}{}{} cannot be written to a file of TOML ({}); where it names a file, rename that or "
@@ -128,16 +132,25 @@ std::string toml_line(const JsonMember& member, const std::string& path) {
   }
 }
 
-void write_table(const Json& table, const std::string& path, std::string& out) {
+std::string_view meaning_of(const std::string& name, std::span<const Key> keys) {
+  const auto found =
+      std::find_if(keys.begin(), keys.end(), [&](const Key& key) { return key.name == name; });
+  return found == keys.end() ? std::string_view() : found->meaning;
+}
+
+void write_table(const Json& table, const std::string& path, std::span<const Key> keys,
+                 std::string& out) {
   for (const JsonMember& member : table.object()) {
-    if (!member.value.is_object()) out += toml_line(member, path);
+    if (member.value.is_object()) continue;
+    const std::string name = path.empty() ? member.name : path + "." + member.name;
+    out += toml_line(member, path, meaning_of(name, keys));
   }
   for (const JsonMember& member : table.object()) {
     if (!member.value.is_object()) continue;
     const std::string name =
         path.empty() ? toml_key(member.name) : path + "." + toml_key(member.name);
     out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", name);
-    write_table(member.value, name, out);
+    write_table(member.value, name, keys, out);
   }
 }
 
@@ -382,9 +395,9 @@ void FieldReader::leave() {
   names_.pop_back();
 }
 
-std::string to_toml(const Json& values) {
+std::string to_toml(const Json& values, std::span<const Key> keys) {
   std::string out;
-  write_table(values, {}, out);
+  write_table(values, {}, keys, out);
   return out;
 }
 

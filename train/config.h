@@ -175,8 +175,9 @@ std::vector<Key> keys_of(Config& config) {
 }
 
 /// Returns the values as the text of a TOML file; nested objects become tables. Parsing it gives
-/// the same values. Throws ValueError on null.
-std::string to_toml(const Json& values);
+/// the same values. A field with a meaning gets it as a comment, if its key is among `keys`. Throws
+/// ValueError on null.
+std::string to_toml(const Json& values, std::span<const Key> keys = {});
 
 /// Throws ValueError that names key, given and expected value if a number is outside its range, and
 /// the file if one of `settings` has set it.

@@ -82,7 +82,7 @@ std::string help_of_keys(std::span<const Flag> flags, std::span<const Key> keys)
                 ? fmt::format("  {:<{}} {}\n", left, text_column - 3, key.meaning)
                 : fmt::format("  {}\n{:{}}{}\n", left, "", text_column, key.meaning);
   }
-  return text.empty() ? "" : "\nKeys of --set and of files, with their defaults:\n" + text;
+  return text.empty() ? "" : "Keys of --set and of files, with their defaults:\n" + text;
 }
 
 }  // namespace

@@ -282,6 +282,7 @@ TEST_F(Options, AreRefusedWhereTheyDoNothing) {
       {{"generate", "--out", run_s, "--document", text, "--data", data('s')}, "--data"},
       {{"generate", "--out", run_s, "--document", text, "--documents", "2"}, "--documents"},
       {{"models", "--set", "model.n_layer=1"}, "--set"},
+      {{"tasks", "--set", "task=bytes"}, "--set"},
       {{"data", "list", "--data", "bytes=" + text}, "--data"},
       {{"data", "list", "bytes"}, "\"bytes\" belongs to nothing"},
       {{"data", "check", "duplicate", "--data-root", out}, "--data-root"},

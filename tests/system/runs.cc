@@ -9,6 +9,7 @@
 
 #include "data/io/json.h"
 #include "tests/system/program.h"
+#include "train/config.h"
 #include "train/log.h"
 #include "train/state.h"
 
@@ -273,6 +274,26 @@ TEST_F(Runs, DocumentEveryOption) {
     }
   }
   EXPECT_GE(keys, 30u);
+}
+
+TEST_F(Runs, ListTasksAndTheirKeys) {
+  const std::string all = must({"tasks"}).out;
+  for (const char* part : {"bytes ", "\nduplicate ", "\nwiki-leads ", "\ntriviaqa "}) {
+    EXPECT_NE(("\n" + all).find(part), std::string::npos) << part;
+  }
+  // What is printed of a task is a file of --config.
+  const std::string promoter = must({"tasks", "promoter"}).out;
+  EXPECT_NE(promoter.find("[profiles]\n"), std::string::npos) << promoter;
+  EXPECT_NE(promoter.find("# bases that a token represents\n"), std::string::npos) << promoter;
+  const Settings settings = parse_toml(promoter, "tasks");
+  const Setting* kmer = last_setting(settings, "profiles.kmer");
+  ASSERT_NE(kmer, nullptr) << promoter;
+  EXPECT_TRUE(kmer->value.is_integer());
+  EXPECT_NE(must({"tasks", "retrieval"}).out.find("[retrieval]\n"), std::string::npos);
+  EXPECT_EQ(must({"tasks", "bytes"}).out.find('['), std::string::npos);
+  const Outcome o = run({"tasks", "duplicat"});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("duplicate"), std::string::npos) << o.err;
 }
 
 // No length needs padding, and every run ends with all of its pictures.

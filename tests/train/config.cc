@@ -345,8 +345,8 @@ TEST(Config, KeysAreListedAndMeantByTheirNames) {
   }
   const char* help[] = {"program", "--help"};
   const std::string text = parse_command_line(2, help, flags, "about", keys).help;
-  for (const char* line : {"\n  accumulate [1]            batches of a step\n",
-                           "\n  optimizer.weight_decay [0] times the weights\n",
+  for (const char* line : {"\n  accumulate [1]              batches of a step\n",
+                           "\n  optimizer.weight_decay [0]  times the weights\n",
                            "\n  a.name.that.is.longer.than.the.column [none]\n"
                            "                              its meaning\n"}) {
     EXPECT_TRUE(contains(text, line)) << text;
@@ -354,23 +354,35 @@ TEST(Config, KeysAreListedAndMeantByTheirNames) {
   EXPECT_FALSE(contains(text, "\n  steps")) << text;
 }
 
+struct Decay {
+  double rate = 0.5;
+  void visit(auto& v) { v("rate", rate, "of decay"); }
+};
+struct Nested {
+  int64_t n = 3;
+  Decay inner;
+  std::string text = "a b";
+  void visit(auto& v) { v("n", n)("inner", inner)("text", text, "any"); }
+};
+
 TEST(Config, FieldsAreKeysWithTheirMeanings) {
-  struct Inner {
-    double rate = 0.5;
-    void visit(auto& v) { v("rate", rate, "of decay"); }
-  };
-  struct Outer {
-    int64_t n = 3;
-    Inner inner;
-    std::string text = "a b";
-    void visit(auto& v) { v("n", n)("inner", inner)("text", text, "any"); }
-  } outer;
+  Nested outer;
   std::vector<std::string> all;
   for (const Key& key : keys_of(outer)) {
     all.push_back(fmt::format("{}={} ({})", key.name, key.value, key.meaning));
   }
   EXPECT_EQ(all,
             (std::vector<std::string>{"n=3 ()", "inner.rate=0.5 (of decay)", "text=a b (any)"}));
+  const std::string text = to_toml(to_json(outer), keys_of(outer));
+  EXPECT_EQ(text,
+            "n = 3\n"
+            "text = \"a b\"                     # any\n\n"
+            "[inner]\n"
+            "rate = 0.5                       # of decay\n");
+  Nested read;
+  read.n = 0;
+  set_fields(read, parse_toml(text, "text"));
+  EXPECT_EQ(to_toml(to_json(read)), to_toml(to_json(outer)));
 }
 
 }  // namespace

@@ -282,6 +282,20 @@ const Use* use_of(std::string_view key) {
 std::vector<Key> keys_of_command(unsigned command) {
   RunConfig config = make_config({});
   std::vector<Key> keys = keys_of(config);
+  const auto compare = [&](const std::string& model) {
+    RunConfig other = make_config({{"model.name", model, "--help", true}});
+    for (const Key& theirs : keys_of(other)) {
+      const auto key = std::find_if(keys.begin(), keys.end(),
+                                    [&](const Key& mine) { return mine.name == theirs.name; });
+      if (key != keys.end() && key->value != theirs.value) key->value = "by model";
+    }
+  };
+  for (const ModelEntry& model : models()) {
+    for (const Preset& preset : model.presets) {
+      const bool first = &preset == model.presets.data();
+      compare(first ? std::string(model.name) : fmt::format("{}:{}", model.name, preset.name));
+    }
+  }
   std::erase_if(keys, [&](const Key& key) {
     const Use* const use = use_of(key.name);
     return key.name.starts_with("model.") || (use != nullptr && (use->commands & command) == 0);
@@ -361,6 +375,16 @@ CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Fl
   CommandLine line = parse_command_line(argc, argv, own, text, keys);
   if (!line.help.empty()) print_help(line.help);
   return line;
+}
+
+std::string name_given(int argc, const char* const* argv, const std::string& command,
+                       const std::string& about) {
+  const CommandLine line = read_own_flags(argc, argv, {}, about);
+  require(line.settings.empty(), command, "takes no settings, and got {}; leave it out",
+          line.settings.empty() ? "" : line.settings[0].origin);
+  require(line.others.size() <= 1, command, "\"{}\" belongs to nothing; give one name",
+          line.others.size() > 1 ? line.others[1] : "");
+  return line.others.empty() ? "" : line.others[0];
 }
 
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> more,

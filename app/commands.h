@@ -33,8 +33,13 @@ std::span<const Flag> run_flags();
 /// argv[0]; the help ends with those of `keys` that no flag sets.
 CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> flags,
                            const std::string& about, std::span<const Key> keys = {});
-/// The same with these flags and those of run_flags(). Throws ValueError on unexpected positional
-/// arguments, and on an option that the command does not use, whatever the model.
+/// Parses the command line of a command that takes no more than a name, and returns it, "" if
+/// there is none. Throws ValueError on settings and on a second name.
+std::string name_given(int argc, const char* const* argv, const std::string& command,
+                       const std::string& about);
+/// Parses the command line with these flags and those of run_flags(), as read_own_flags(). Throws
+/// ValueError on unexpected positional arguments, and on an option that the command does not use,
+/// whatever the model.
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                               const std::string& about, size_t words = 0);
 

@@ -41,6 +41,13 @@ constexpr Command commands[] = {
     {"study", study_command, "measure what training needs: study memory"},
 };
 
+/// Returns a number of parameters in few digits.
+std::string amount(int64_t n) {
+  if (n < 10'000) return fmt::format("{}", n);
+  return n < 1'000'000 ? fmt::format("{:.0f} K", static_cast<double>(n) / 1e3)
+                       : fmt::format("{:.1f} M", static_cast<double>(n) / 1e6);
+}
+
 /// Returns the file name of a program: "longspan", or what a program of one's own is called.
 /// Allocates nothing.
 const char* name_of_program(int argc, const char* const* argv) {
@@ -113,6 +120,29 @@ int run_command(int argc, char** argv, const std::string& program) {
 }
 
 }  // namespace
+
+int models_command(int argc, const char* const* argv) {
+  const std::string name = name_given(argc, argv, "models",
+                                      "longspan models [NAME]: every model and preset, or the keys "
+                                      "of one, with their values and meanings.");
+  if (!name.empty()) {
+    const std::unique_ptr<ModelSpec> model = find_model(name);
+    std::fputs(to_toml(to_json(*model), keys_of(*model)).c_str(), stdout);
+    return 0;
+  }
+  for (const ModelEntry& entry : models()) {
+    std::puts(fmt::format("{}  {}", entry.name, entry.description).c_str());
+    for (const Preset& preset : entry.presets) {
+      const std::string whole = &preset == entry.presets.data()
+                                    ? std::string(entry.name)
+                                    : fmt::format("{}:{}", entry.name, preset.name);
+      std::puts(fmt::format("  {:<36} {:>9} parameters  {}", whole,
+                            amount(entry.make(preset.name)->parameters()), preset.description)
+                    .c_str());
+    }
+  }
+  return 0;
+}
 
 int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own) try {
   for (const ModelEntry& entry : own) register_model(entry);

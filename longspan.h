@@ -206,6 +206,8 @@
 #include "data/topic_documents.h"
 #include "data/trivia.h"
 
+#include "train/canvas.h"
+#include "train/chart.h"
 #include "train/config.h"
 #include "train/log.h"
 #include "train/loss_unit.h"

@@ -22,6 +22,7 @@ find_package(ZLIB REQUIRED)
 longspan_pkg(TOMLPLUSPLUS tomlplusplus libtomlplusplus-dev)
 longspan_pkg(XXHASH libxxhash libxxhash-dev)
 longspan_pkg(SENTENCEPIECE sentencepiece libsentencepiece-dev)
+longspan_pkg(CAIRO cairo libcairo2-dev)
 longspan_pkg(UTF8PROC libutf8proc libutf8proc-dev)
 # Its only flag concerns Windows, and every file would be compiled with it.
 set_target_properties(PkgConfig::UTF8PROC PROPERTIES INTERFACE_COMPILE_OPTIONS "")

@@ -5,7 +5,7 @@ packages=(
   g++ cmake ninja-build pkg-config ca-certificates
   libhwy-dev libopenblas-pthread-dev libfmt-dev
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev libpng-dev zlib1g-dev
-  libsentencepiece-dev libutf8proc-dev
+  libsentencepiece-dev libutf8proc-dev libcairo2-dev
   libgtest-dev libbenchmark-dev
 )
 

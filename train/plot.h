@@ -41,11 +41,12 @@ struct HeatMap {
   int cell = 0;              ///< pixels of a cell; 0: about 720 pixels along the longer side
 };
 
-/// Writes a PNG picture that names Longspan as its software. Throws IoError, ValueError if x and y
-/// differ in length or there is nothing to draw.
+/// Writes a picture that names Longspan as its software: SVG if the path ends in ".svg", else PNG.
+/// The legend hides no curve. Texts may hold any bytes; what is no character is drawn as a box.
+/// Throws IoError, ValueError if x and y differ in length or there is nothing to draw.
 void write_line_plot(const std::string& path, const LinePlot& plot);
 
-/// Writes a PNG picture. Throws IoError, ValueError if sizes do not fit.
+/// Writes a picture, SVG or PNG as above. Throws IoError, ValueError if sizes do not fit.
 void write_heat_map(const std::string& path, const HeatMap& map);
 
 /// Draws the loss curve of a run over "step", from the rows of a metrics.jsonl: "loss" (nats per

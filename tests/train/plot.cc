@@ -105,6 +105,42 @@ TEST(Plot, PicturesSayThatTheyAreOurs) {
   }
 }
 
+TEST(Plot, PathsInSvgGetVectorPictures) {
+  const Folder folder;
+  const LinePlot plot{.title = "any \xFF \xEF\xBF\xBF <&> text",
+                      .series = {{.x = {0, 1}, .y = {0, 1}}}};
+  write_line_plot(folder / "x.svg", plot);
+  write_line_plot(folder / "y.svg", plot);
+  const std::string bytes = read_bytes(folder / "x.svg");
+  EXPECT_EQ(bytes, read_bytes(folder / "y.svg"));
+  EXPECT_TRUE(bytes.starts_with("<?xml"));
+  EXPECT_TRUE(bytes.ends_with("</svg>\n"));
+  EXPECT_TRUE(contains(bytes, "width=\"1200px\" height=\"720px\"")) << bytes.substr(0, 400);
+  EXPECT_TRUE(is_own_picture(folder / "x.svg"));
+  write_bytes(folder / "z.svg", "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg></svg>\n");
+  EXPECT_FALSE(is_own_picture(folder / "z.svg"));
+  write_heat_map(folder / "map.svg", {.rows = 1, .columns = 2, .values = {0, 1}});
+  EXPECT_TRUE(contains(read_bytes(folder / "map.svg"), "<image"));
+  EXPECT_TRUE(is_own_picture(folder / "map.svg"));
+}
+
+// A curve that fills top and bottom leaves no room for a legend but beside the plot.
+TEST(Plot, LegendsHideNoCurve) {
+  const Folder folder;
+  const auto right_end = [&](const std::vector<double>& y) {
+    LinePlot plot{.series = {{.name = "curve", .x = {0, 3, 0, 3}, .y = y}}};
+    write_line_plot(folder / "x.png", plot);
+    const Pixels pixels = read_png(folder / "x.png");
+    int end = 0;  // of the line below the plot
+    for (int x = 0; x < pixels.width; ++x) {
+      if (pixels.at(x, 720 - 75) == std::array<uint8_t, 3>{40, 44, 52}) end = x;
+    }
+    return end;
+  };
+  EXPECT_EQ(right_end({0, 0, 0, 1}), 1200 - 34 - 1);
+  EXPECT_LT(right_end({0, 0, 1, 1}), 1200 - 34 - 80);
+}
+
 TEST(Plot, OddData) {
   const Folder folder;
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
@@ -182,7 +218,7 @@ TEST(Plot, WholeNumbersAreMarkedWhereAskedFor) {
   plot.whole_x = true;
   EXPECT_NE(drawn(), halves);
   plot.series[0].x = {-0.45, 1, 1.45};  // 0 and 1 are marked
-  const auto lines_across = [&] {         // columns of pixels without a grid line, above the curve
+  const auto lines_across = [&] {       // columns of pixels without a grid line, above the curve
     drawn();
     const Pixels pixels = read_png(folder / "x.png");
     int lines = 0;

@@ -21,6 +21,13 @@ files=(libhwy-dev libhwy1 libopenblas-pthread-dev libopenblas0-pthread libgfortr
        libfmt-dev libfmt9 libcli11-dev libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev
        libxxhash-dev libxxhash0 libpng-dev libpng16-16 zlib1g-dev zlib1g libgtest-dev
        libsentencepiece-dev libsentencepiece0 libutf8proc-dev libutf8proc2
+       libcairo2-dev libcairo2 fontconfig-config fonts-dejavu-core libblkid-dev libblkid1
+       libbrotli-dev libbrotli1 libbsd0 libexpat1 libexpat1-dev libffi-dev libffi8 libfontconfig-dev
+       libfontconfig1 libfreetype-dev libfreetype6 libglib2.0-0 libglib2.0-dev libmd0 libmount-dev
+       libmount1 libpcre2-8-0 libpcre2-dev libpixman-1-0 libpixman-1-dev libselinux1 libselinux1-dev
+       libsepol-dev libsepol2 libx11-6 libx11-dev libxau-dev libxau6 libxcb-render0
+       libxcb-render0-dev libxcb-shm0 libxcb-shm0-dev libxcb1 libxcb1-dev libxdmcp-dev libxdmcp6
+       libxext-dev libxext6 libxrender-dev libxrender1 x11proto-dev
        libbenchmark-dev libbenchmark1debian pkgconf pkgconf-bin libpkgconf3)
 
 die() { printf '%s\n' "$*" >&2; exit 2; }
@@ -62,6 +69,7 @@ if [ -n "$packages" ]; then
   export PKG_CONFIG_SYSROOT_DIR=$root
   export PKG_CONFIG_LIBDIR=$lib/openblas-pthread/pkgconfig:$lib/pkgconfig:$root/usr/share/pkgconfig
   export CMAKE_PREFIX_PATH=$root/usr
+  export FONTCONFIG_SYSROOT=$root FONTCONFIG_FILE=/etc/fonts/fonts.conf
   export LD_LIBRARY_PATH=$lib:$lib/openblas-pthread:${LD_LIBRARY_PATH:-}
   export PATH=$PATH:$root/usr/bin
   echo "Third-party files: $root"

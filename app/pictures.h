@@ -20,7 +20,8 @@ class PanelPicture {
   struct Text {
     std::string title, x_label, y_label;
   };
-  /// Writes a PNG. Values are raised to `exponent` to get the colour. Throws IoError.
+  /// Writes a picture, SVG if the path ends in ".svg", else PNG. Values are raised to `exponent` to
+  /// get the colour. Throws IoError.
   void write(const std::string& path, const Text& text, double exponent) const;
 
  private:

@@ -18,7 +18,11 @@ constexpr double legend_line = 34;  ///< length of a curve's sample in the legen
 /// Returns a text that is at most `limit` pixels wide, cut if it must be.
 std::string shortened(std::string text, double limit) {
   if (Canvas::width_of(text, small_text) <= limit) return text;
-  while (!text.empty() && Canvas::width_of(text + "..", small_text) > limit) text.pop_back();
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+  while (!text.empty() && Canvas::width_of(text + "..", small_text) > limit) {
+    while (!text.empty() && continues(text.back())) text.pop_back();  // of UTF-8
+    if (!text.empty()) text.pop_back();
+  }
   return text + "..";
 }
 

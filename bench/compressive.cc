@@ -175,7 +175,7 @@ int64_t bytes_of(const SegmentMemory& memory) {
   int64_t bytes = 0;
   for (const NamedTensor& x : named_tensors(memory)) bytes += x.tensor.nbytes();
   for (const LayerMemory& m : memory.layers) {
-    if (m.distances) bytes += m.distances.nbytes();
+    if (const Tensor& table = m.get<ProjectedDistances>().table) bytes += table.nbytes();
   }
   return bytes;
 }

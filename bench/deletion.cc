@@ -52,7 +52,7 @@ std::vector<Kept> kept_of(const ExpireSpan& model, const CorpusPart& text, int64
     for (size_t i = 0; i < layers.size(); ++i) {
       double mean = 0;
       int64_t most = 0;
-      for (const int64_t begin : memory.layers[i].begin.to_vector<int64_t>()) {
+      for (const int64_t begin : memory.layers[i].get<InputRows>().begin.to_vector<int64_t>()) {
         mean += static_cast<double>(rows - begin) / static_cast<double>(streams);
         most = std::max(most, rows - begin);
       }

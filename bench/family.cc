@@ -16,6 +16,7 @@
 #include "models/bigbird/bigbird.h"
 #include "models/blockbert/blockbert.h"
 #include "models/etc/etc.h"
+#include "models/longformer/global_tokens.h"
 #include "models/longformer/longformer.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "nn/attention/multi_head.h"
@@ -336,12 +337,14 @@ LayerRun::LayerRun(std::string_view family, int64_t length, int64_t heads, int64
     layer_ = std::make_unique<LongformerAttention>(options, Init{});
     std::vector<int64_t> at(static_cast<size_t>(s.globals));
     std::iota(at.begin(), at.end(), 0);
-    ctx_.global = global_tokens(global_mask(1, length, at), {});
+    ctx_.own.set(global_tokens(global_mask(1, length, at), {}));
   }
   x_ = values({1, length, model}, 1, 2.0f);
   leaves_.push_back(set_requires_grad(x_));
+  const auto* globals = ctx_.own.find<GlobalTokens>();
+  const bool has_globals = globals != nullptr && *globals;
   for (NamedTensor& p : named_parameters(*layer_)) {
-    if (!ctx_.global && p.name.find("global") != std::string::npos) continue;
+    if (!has_globals && p.name.find("global") != std::string::npos) continue;
     const Tensor value = values(p.tensor.shape(), seed_of(p.name), 0.15f);
     kernels::copy(p.tensor.device(), value.view(), p.tensor.mut());
     leaves_.push_back(p.tensor);

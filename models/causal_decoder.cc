@@ -6,6 +6,7 @@
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "models/scoring.h"
+#include "nn/segment.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -107,10 +108,11 @@ SegmentMemory CausalDecoder::empty_memory(int64_t batch) const {
   SegmentMemory memory;
   const int64_t rows = memory_length();
   for (int64_t i = 0; rows > 0 && i < options_.n_layer; ++i) {
-    memory.layers.push_back(free_rows(batch, rows, options_.d_model, compute_, device()));
-    Tensor& begin = memory.layers.back().begin;
-    begin = memory.layers.front().begin;  // they stay the same for all layers
-    if (options_.phantom_zero_memory) begin = {};
+    InputRows m = free_rows(batch, rows, options_.d_model, compute_, device());
+    // They stay the same for all layers.
+    if (i > 0) m.begin = memory.layers.front().get<InputRows>().begin;
+    if (options_.phantom_zero_memory) m.begin = {};
+    memory.layers.push_back(LayerMemory::of(std::move(m)));
   }
   return memory;
 }

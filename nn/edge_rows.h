@@ -23,13 +23,21 @@ struct EdgeRows {
   int64_t first = 0, count = -1;
   Tensor ids;
 
-  /// In decoding, keys and values stay in LayerMemory at places of their own.
+  /// In decoding, keys and values are kept at places of their own.
   int64_t slots = 0;            ///< places in all
   std::vector<RowRun> moved;    ///< from places before to places now, when there are more of them
   std::vector<RowRun> written;  ///< from rows of the input to their places
 
   /// Returns the rows that are computed: x [B, N, D] -> [B, rows, D].
   Tensor of(const Tensor& x) const;
+};
+
+/// The layouts of the layers of edge attention (nn/attention/edge_multi_head.h) in a model, which
+/// LayerContext::own holds.
+struct EdgeContext {
+  std::shared_ptr<const EdgeRows> rows;          ///< those that a layer computes, and their keys
+  std::shared_ptr<const EdgeRows> last_rows;     ///< those of a stack's last layer, if others
+  std::shared_ptr<const EdgeRows> encoder_rows;  ///< which rows of encoder_output rows attend to
 };
 
 }  // namespace longspan

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,15 +11,43 @@
 #include "core/tensor.h"
 #include "nn/after_step.h"
 #include "nn/auxiliary_loss.h"
-#include "nn/edge_rows.h"
-#include "nn/global.h"
+#include "nn/layer_memory.h"
 #include "nn/module.h"
-#include "nn/segment.h"
 #include "ops/patterns/pattern.h"
 
 namespace longspan {
 
 struct Normalization;
+
+/// What the layers of a model read and no others do: at most one value of each type, each defined
+/// beside the layer that reads it.
+class OwnContext {
+ public:
+  /// Returns the value of this type; null if there is none.
+  template <class T>
+  const T* find() const {
+    for (const auto& any : values_) {
+      if (const T* value = std::any_cast<T>(any.get())) return value;
+    }
+    return nullptr;
+  }
+  /// Sets the value of this type.
+  template <class T>
+  void set(T value) {
+    std::erase_if(values_, [](const auto& any) { return any->type() == typeid(T); });
+    values_.push_back(std::make_shared<const std::any>(std::move(value)));
+  }
+
+ private:
+  std::vector<std::shared_ptr<const std::any>> values_;
+};
+
+/// What the block around a layer reads, before its norm: for layers that make their own memory
+/// (Output::kept).
+struct BlockInputs {
+  Tensor x, states;                     ///< the block's input, and InputRows::states
+  const Normalization* norm = nullptr;  ///< the norm; null if there is none before the layer
+};
 
 /// The inputs of a layer besides x.
 struct LayerContext {
@@ -27,32 +56,19 @@ struct LayerContext {
                                                  ///< `pattern`; empty: all layers use `pattern`
   std::vector<AttentionPattern> also;  ///< more patterns for the same softmax, with no pair in
                                        ///< common
+  Tensor lengths;                      ///< i64 [B]: number of valid rows of x, for layers that make
+                                       ///< their own patterns
   Tensor encoder_output;               ///< [B, S, D] differentiable: input of cross-attention
   AttentionPattern encoder_pattern;    ///< which rows of encoder_output a row sees
-  Tensor encoder_rows;                 ///< i64 [L]: the row of encoder_output that belongs to each
-                                       ///< row of x, for layers that add one (HIBERT)
-  LayerMemory memory;                  ///< earlier states of this layer; no gradient
-  Tensor block_input, block_states;    ///< x and memory.states before the block's norm, for layers
-                                       ///< that make their own memory (Output::kept)
-  const Normalization* block_norm = nullptr;  ///< that norm; null if there is none
-  std::vector<Tensor> choices;  ///< in a recomputation: the first run's buckets or clusters;
-                                ///< when decoding: those of earlier tokens
-  Tensor lengths;       ///< i64 [B]: number of valid rows of x, for layers that make their own
-                        ///< patterns
-  GlobalTokens global;  ///< rows that see and are seen by all, for the same layers
-
-  /// Of layers with edge attention, in place of `pattern`: the rows and their keys, those of a
-  /// stack's last layer if they are others, and the rows of `encoder_output` that rows attend to.
-  std::shared_ptr<const EdgeRows> edges, last_edges, encoder_edges;
-
-  /// Sinusoids of distances n - 1 to 0, [n, D], for layers with Transformer-XL's positions.
-  Tensor distances;
-  Tensor span_limit;      ///< [1], no gradient: spans of memories count as no longer than this
-  double layer_drop = 0;  ///< probability with which a stack leaves out a block in training
+  LayerMemory memory;                  ///< what this layer kept of earlier tokens; no gradient
   int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< position of the first row of x in its stream
   bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too
   int64_t keep_from = 0;  ///< decoding: rows from now on see no key before this position
+  std::vector<Tensor> choices;  ///< in a recomputation: the first run's buckets or clusters;
+                                ///< when decoding: those of earlier tokens
+  BlockInputs block;            ///< set by the block around the layer
+  OwnContext own;               ///< what only the layers of this model read
 };
 
 /// The result of a layer; converts from a tensor, so that most layers simply `return y`.
@@ -66,8 +82,8 @@ struct Output {
   std::vector<Statistics> statistics;  ///< in training, for Module::after_step()
   std::vector<Tensor> choices;         ///< integer decisions, saved by wrappers
   LayerMemory memory;                  ///< what decoding keeps
-  /// The memory for the next segment, of a layer that makes it itself, from
-  /// LayerContext::block_states and block_input; without it, a stack keeps the newest inputs.
+  /// The memory for the next segment, of a layer that makes it itself, from LayerContext::block;
+  /// without it, a stack keeps the newest inputs.
   std::optional<LayerMemory> kept;
 };
 
@@ -80,7 +96,7 @@ class NoAttentionMap : public NotImplemented {
 struct Layer : Module {
   virtual Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const = 0;
   /// Returns what of forward() remains where the block of the layer is left out
-  /// (LayerContext::layer_drop): losses and the memory that the layer makes itself. Has no y.
+  /// (Stack::set_layer_drop): losses and the memory that the layer makes itself. Has no y.
   virtual Output left_out(const Tensor& /*x*/, const LayerContext& /*ctx*/, Pass /*pass*/) const {
     return {};
   }

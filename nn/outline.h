@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "nn/edge_rows.h"
 #include "nn/layer.h"
 
 namespace longspan {

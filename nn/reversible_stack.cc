@@ -4,7 +4,9 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "nn/edge_rows.h"
 #include "nn/reversible.h"
+#include "nn/segment.h"
 #include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -38,10 +40,12 @@ struct Block::Residual final : Layer {
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
     const Scope scope(branch.name);
     LayerContext local = ctx;
-    local.block_input = x;
-    local.block_states = ctx.memory.states;
-    local.block_norm = norm ? &*norm : nullptr;
-    local.memory.states = through_norm(ctx.memory.states);
+    InputRows rows = ctx.memory.get<InputRows>();
+    local.block = {x, rows.states, norm ? &*norm : nullptr};
+    if (rows.states) {
+      rows.states = through_norm(rows.states);
+      local.memory.set(std::move(rows));
+    }
     return block.branch_output(branch, norm ? &*norm : nullptr, placed(x, ctx), local,
                                pass.at(branch.name));
   }
@@ -88,7 +92,8 @@ class Walk {
     Output out = f.forward(cast(x.x2, options_.layers), ctx, pass);
     Tensor y = cast(out.y, x.x1.dtype());
     if (options_.exact) y = round_to_grid(y, options_.grid);
-    streams_ = Reversible({ctx.edges->of(x.x2), add(ctx.edges->of(x.x1), y)}, options_);
+    const EdgeRows& rows = *ctx.own.find<EdgeContext>()->rows;
+    streams_ = Reversible({rows.of(x.x2), add(rows.of(x.x1), y)}, options_);
     return out;
   }
   /// Returns the output of the stack for streams x, before the final norm.
@@ -116,31 +121,26 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
   local.layer_patterns.clear();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Scope scope("layers", static_cast<long>(i));
-    if (!ctx.layer_patterns.empty()) local.pattern = ctx.layer_patterns[i];
+    bool narrows = see_layer(local, ctx, static_cast<int64_t>(i));
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
-    const Tensor states = local.memory.states;
+    const LayerMemory before = local.memory;
     const Tensor read = ctx.mem_len > 0 ? walk.streams().input() : Tensor{};
     std::optional<LayerMemory> kept;
     const Pass site = pass.at("layers").at(i);
-    bool narrows = i + 1 == blocks_.size() && ctx.last_edges != nullptr;
-    if (narrows) local.edges = ctx.last_edges;
     for (auto& step : walk.enter(blocks_[i])) {
       Output out = std::exchange(narrows, false)
                        ? walk.step_to_rows(*step, local, site)
                        : walk.streams().step(std::move(step), local, site);
       add_losses(result.losses, std::move(out.losses));
       add_statistics(result.statistics, std::move(out.statistics));
-      if (out.memory.of_decoding()) local.memory = std::move(out.memory);
+      local.memory.update(out.memory);
       if (out.kept) kept = std::move(out.kept);
-      local.memory.states = {};
+      local.memory.drop<InputRows>();  // for the first branch alone
     }
-    local.memory.states = states;
+    if (before.has<InputRows>()) local.memory.set(before.get<InputRows>());
     LayerMemory& next = result.memory.layers[i];
-    if (kept) {
-      next = std::move(*kept);
-    } else {
-      next = read ? newest.keep(local.memory, read) : std::move(local.memory);
-    }
+    next = kept ? std::move(*kept) : std::move(local.memory);
+    if (!kept && read) next.set(newest.keep(next.get<InputRows>(), read));
     if (each != nullptr) each->push_back(walk.result(walk.streams().streams()));
   }
   result.y = walk.result(walk.streams().finish());

@@ -25,15 +25,11 @@ void copy_last(const Tensor& from, int64_t n, const Tensor& to, int64_t at) {
 
 }  // namespace
 
-Tensor in_memory(Tensor x) {
-  x.set_category(Category::memory);
-  return x;
-}
-
-LayerMemory free_rows(int64_t batch, int64_t capacity, int64_t width, DType dtype, Device device) {
-  LayerMemory m;
+InputRows free_rows(int64_t batch, int64_t capacity, int64_t width, DType dtype, Device device) {
+  InputRows m;
   m.states = Tensor::zeros({batch, capacity, width}, dtype, device, Category::memory);
   m.begin = in_memory(full({batch}, static_cast<double>(capacity), DType::i64, device));
+  m.begin_of_stream = capacity;
   return m;
 }
 
@@ -51,14 +47,15 @@ Tensor NewestRows::begin_after(const Tensor& begin, int64_t shift, const Tensor&
   return after_;
 }
 
-LayerMemory NewestRows::keep(const LayerMemory& old, const Tensor& x) {
+InputRows NewestRows::keep(const InputRows& old, const Tensor& x) {
   const NoGrad off;
   const int64_t rows = x.dim(1), newest = std::min(rows, capacity_);
   const int64_t before = old.states ? old.states.dim(1) : 0;
   const int64_t kept = std::min(capacity_ - newest, before), free = capacity_ - newest - kept;
   const DType dtype = old.states ? old.states.dtype() : x.dtype();
   const Shape shape{x.dim(0), capacity_, x.dim(2)};
-  LayerMemory m = old;
+  InputRows m;
+  m.begin_of_stream = capacity_;
   m.states = free > 0 ? Tensor::zeros(shape, dtype, x.device(), Category::memory)
                       : Tensor::empty(shape, dtype, x.device(), Category::memory);
   if (old.states) copy_last(old.states, kept, m.states, free);
@@ -67,67 +64,77 @@ LayerMemory NewestRows::keep(const LayerMemory& old, const Tensor& x) {
   return m;
 }
 
+namespace {
+
+/// Calls f(name, tensor) for the tensors of all layers whose rows belong to samples.
+template <class F>
+void visit_samples(SegmentMemory& memory, const F& f) {
+  for (size_t i = 0; i < memory.layers.size(); ++i) {
+    const std::string path = "layers." + std::to_string(i) + ".";
+    memory.layers[i].visit([&](const StateTensor& t) {
+      if (t.kind == StateKind::samples) f(path + t.name, t);
+    });
+  }
+}
+
+/// replaced(), where f takes the StateTensor too.
+template <class F>
+SegmentMemory replaced_by(SegmentMemory memory, const F& f) {
+  std::vector<std::pair<Tensor, Tensor>> done;
+  visit_samples(memory, [&](const std::string& name, const StateTensor& t) {
+    for (const auto& [before, after] : done) {
+      const bool same = before.shares_storage(t.x) && before.shape() == t.x.shape() &&
+                        before.view().data == t.x.view().data;
+      if (!same) continue;
+      t.x = after;
+      return;
+    }
+    const Tensor before = t.x;
+    t.x = f(name, t);
+    done.emplace_back(before, t.x);
+  });
+  return memory;
+}
+
+}  // namespace
+
 TensorList named_tensors(SegmentMemory memory) {
   TensorList all;
-  memory.visit([&](const std::string& name, const Tensor& x) { all.push_back({name, x}); });
+  visit_samples(memory, [&](const std::string& name, const StateTensor& t) {
+    all.push_back({name, t.x});
+  });
   return all;
 }
 
 SegmentMemory replaced(SegmentMemory memory,
                        const std::function<Tensor(const std::string&, const Tensor&)>& f) {
-  std::vector<std::pair<Tensor, Tensor>> done;
-  memory.visit([&](const std::string& name, Tensor& x) {
-    for (const auto& [before, after] : done) {
-      const bool same = before.shares_storage(x) && before.shape() == x.shape() &&
-                        before.view().data == x.view().data;
-      if (!same) continue;
-      x = after;
-      return;
-    }
-    const Tensor before = x;
-    x = f(name, before);
-    done.emplace_back(before, x);
-  });
-  return memory;
-}
-
-Tensor first_births(int64_t capacity, Device device) {
-  return unsqueeze(arange(static_cast<double>(1 - capacity), 1, 1, DType::i64, device), 0);
+  return replaced_by(std::move(memory),
+                     [&](const std::string& name, const StateTensor& t) { return f(name, t.x); });
 }
 
 SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset) {
   const NoGrad off;
   require<NotImplemented>(!memory.projected, "forget",
                           "the streams of a memory of evaluation cannot begin anew");
-  int64_t capacity = -1;
-  for (const LayerMemory& m : memory.layers) {  // some may have no memory, the others have as many
-    if (m.keys) capacity = m.keys.dim(2);
-    if (!m.keys && m.states) capacity = m.states.dim(1);
-  }
-  if (capacity < 0) return memory;
-  const auto blank_of = [&](const std::string& name) {
-    if (name.ends_with("fine_begin")) return capacity - memory.phantom_fine;
-    return name.ends_with("begin") ? capacity - memory.phantom : 0;
-  };
-  return replaced(memory, [&](const std::string& name, const Tensor& x) {
+  return replaced_by(memory, [&](const std::string& /*name*/, const StateTensor& t) {
+    const Tensor& x = t.x;
     require_shape("forget", reset, {x.dim(0)}, "reset");
-    Shape one = Shape::filled(x.rank(), 1), rows = one;
+    const Shape one = Shape::filled(x.rank(), 1);
+    Shape rows = one;
     rows[0] = x.dim(0);
-    const Tensor blank = name.ends_with("births") ? first_births(capacity, x.device())
-                                                  : full(one, static_cast<double>(blank_of(name)),
-                                                         x.dtype(), x.device());
+    const Tensor blank = t.blanks ? t.blanks() : full(one, t.blank, x.dtype(), x.device());
     return in_memory(where(reshape(reset, rows), blank, x));
   });
 }
 
-SegmentMemory take_rows(const SegmentMemory& memory, const Tensor& rows, bool context) {
+SegmentMemory take_rows(const SegmentMemory& memory, const Tensor& rows, bool source) {
   const NoGrad off;
-  const auto taken = [&](const auto& /*name*/, const Tensor& x) {
-    return in_memory(take(x, rows));
-  };
-  SegmentMemory result = replaced(memory, taken);
+  SegmentMemory result = replaced(
+      memory, [&](const auto& /*name*/, const Tensor& x) { return in_memory(take(x, rows)); });
   for (LayerMemory& layer : result.layers) {
-    if (context) layer.visit_context([&](const char* name, Tensor& x) { x = taken(name, x); });
+    layer.visit([&](const StateTensor& t) {
+      if (source && t.kind == StateKind::source) t.x = in_memory(take(t.x, rows));
+    });
   }
   return result;
 }

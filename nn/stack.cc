@@ -8,6 +8,8 @@
 #include "core/scope.h"
 #include "nn/checkpoint.h"
 #include "nn/chunked.h"
+#include "nn/edge_rows.h"
+#include "nn/segment.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -40,7 +42,9 @@ Tensor Block::normed(const Branch& b, const Tensor& x) const {
 }
 
 Tensor Block::computed_rows(const Branch& b, const Tensor& x, const LayerContext& ctx) const {
-  return ctx.edges != nullptr && &b == &branches_.front() ? ctx.edges->of(x) : x;
+  const auto* edges = ctx.own.find<EdgeContext>();
+  const bool narrows = edges != nullptr && edges->rows != nullptr && &b == &branches_.front();
+  return narrows ? edges->rows->of(x) : x;
 }
 
 Output Block::branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
@@ -61,10 +65,12 @@ Output Block::branch_output(const Branch& b, const Normalization* norm, const Te
 
 LayerContext Block::inner_context(const Tensor& x, const LayerContext& ctx) const {
   LayerContext local = ctx;
-  local.block_input = x;
-  local.block_states = ctx.memory.states;
-  local.block_norm = place_ == NormPlace::pre ? &branches_.front().norm : nullptr;
-  local.memory.states = normed(branches_.front(), ctx.memory.states);
+  InputRows rows = ctx.memory.get<InputRows>();
+  local.block = {x, rows.states, place_ == NormPlace::pre ? &branches_.front().norm : nullptr};
+  if (rows.states) {
+    rows.states = normed(branches_.front(), rows.states);
+    local.memory.set(std::move(rows));
+  }
   return local;
 }
 
@@ -91,12 +97,12 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
-    if (out.memory.of_decoding()) local.memory = std::move(out.memory);
+    local.memory.update(out.memory);
     if (out.kept) result.kept = std::move(out.kept);
-    local.memory.states = {};
+    local.memory.drop<InputRows>();  // for the first branch alone
   }
   result.memory = std::move(local.memory);
-  result.memory.states = ctx.memory.states;
+  if (ctx.memory.has<InputRows>()) result.memory.set(ctx.memory.get<InputRows>());
   return result;
 }
 
@@ -144,6 +150,14 @@ void Stack::check_numbers(const LayerContext& ctx, const SegmentMemory& memory) 
           "{} patterns for {} layers", ctx.layer_patterns.size(), blocks_.size());
 }
 
+bool Stack::see_layer(LayerContext& ctx, const LayerContext& all, int64_t layer) const {
+  if (!all.layer_patterns.empty()) ctx.pattern = all.layer_patterns[static_cast<size_t>(layer)];
+  const auto* edges = all.own.find<EdgeContext>();
+  const bool narrows = layer + 1 == size() && edges != nullptr && edges->last_rows != nullptr;
+  if (narrows) ctx.own.set(EdgeContext{edges->last_rows, nullptr, edges->encoder_rows});
+  return narrows;
+}
+
 namespace {
 
 /// Draws, on the host, whether a block with the input x is left out; on the meta device none is.
@@ -159,7 +173,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
                              const SegmentMemory& memory, Pass pass,
                              std::vector<Tensor>* each) const {
   check_numbers(ctx, memory);
-  require<NotImplemented>(ctx.layer_drop == 0 || !two_streams(), "stack",
+  require<NotImplemented>(layer_drop_ == 0 || !pass.training || !two_streams(), "stack",
                           "reversible layers are never left out; set layer_drop to 0 or choose "
                           "another memory policy");
   if (two_streams()) return forward_reversible(input, ctx, memory, pass, each);
@@ -168,36 +182,31 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   NewestRows newest(ctx.mem_len);
   // Checkpoint scopes share it for their recomputations.
   struct Shared {
-    LayerContext ctx;
-    std::vector<AttentionPattern> patterns;
+    LayerContext ctx, of_layers;
     SegmentMemory memory;
     std::vector<Choices> choices;
   };
-  const auto all = std::make_shared<Shared>(
-      Shared{ctx, ctx.layer_patterns, memory, std::vector<Choices>(blocks_.size())});
-  all->ctx.layer_patterns.clear();  // blocks need only their own pattern, and copy their ctx
+  const auto all =
+      std::make_shared<Shared>(Shared{ctx, ctx, memory, std::vector<Choices>(blocks_.size())});
+  all->of_layers.layer_patterns.clear();  // blocks need only their own pattern, and copy their ctx
   const auto step = [this, all, pass, each, &result, &newest](
                         int64_t layer, std::vector<Tensor>& streams, bool again) {
     const auto i = static_cast<size_t>(layer);
     const Scope scope("layers", static_cast<long>(layer));
-    LayerContext local = all->ctx;
-    if (!all->patterns.empty()) local.pattern = all->patterns[i];
-    if (i + 1 == blocks_.size() && local.last_edges) local.edges = local.last_edges;
+    LayerContext local = all->of_layers;
+    see_layer(local, all->ctx, layer);
     local.memory = all->memory.layers.empty() ? LayerMemory{} : all->memory.layers[i];
     local.encoder_output = streams[1];
     const Tensor x = streams[0];
     const Pass own = pass.at("layers").at(i);
-    Output out = is_left_out(all->ctx.layer_drop, x, own)
+    Output out = is_left_out(layer_drop_, x, own)
                      ? blocks_[i].left_out(x, local, own)
                      : all->choices[i].run(blocks_[i], x, std::move(local), own);
     streams[0] = out.y;
     if (again) return;
     LayerMemory& next = result.memory.layers[i];
-    if (out.kept) {
-      next = std::move(*out.kept);
-    } else {
-      next = all->ctx.mem_len > 0 ? newest.keep(out.memory, x) : std::move(out.memory);
-    }
+    next = out.kept ? std::move(*out.kept) : std::move(out.memory);
+    if (!out.kept && all->ctx.mem_len > 0) next.set(newest.keep(next.get<InputRows>(), x));
     if (each != nullptr) each->push_back(out.y);
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
@@ -213,16 +222,12 @@ Tensor Stack::attention_input(int64_t layer, const Tensor& input, LayerContext& 
   const NoGrad off;
   require(layer >= 0 && layer < size(), "attention map", "layer {} of {}", layer, size());
   const LayerContext all = ctx;
-  const auto see = [&](int64_t i) {
-    if (!all.layer_patterns.empty()) ctx.pattern = all.layer_patterns[static_cast<size_t>(i)];
-    if (i + 1 == size() && all.last_edges) ctx.edges = all.last_edges;
-  };
   Tensor x = input;
   for (int64_t i = 0; i < layer && !two_streams(); ++i) {
-    see(i);
+    see_layer(ctx, all, i);
     x = block(i).forward(x, ctx, Pass{}).y;
   }
-  see(layer);
+  see_layer(ctx, all, layer);
   return two_streams() ? reversible_attention_input(layer, input, all)
                        : block(layer).branch_input("attention", x, ctx);
 }

@@ -13,6 +13,7 @@
 #include "nn/layers.h"
 #include "nn/memory_policy.h"
 #include "nn/position.h"
+#include "nn/segment.h"
 
 namespace longspan {
 
@@ -33,7 +34,8 @@ struct Branch {
 ///   pre:  x <- x + Drop(layer(norm(x)))       post:  x <- norm(x + Drop(layer(x)))
 /// The block's own position vectors, if any, are added to the input first. Only the first branch
 /// sees the earlier states of ctx.memory; with pre-norm they pass through its norm, as x does. With
-/// ctx.edges, the result has only the rows that they name, of which the first branch computes each.
+/// EdgeContext::rows, the result has only the rows that they name, of which the first branch
+/// computes each.
 class Block : public Layer {
  public:
   Block(NormPlace place, float dropout, std::vector<Branch> branches,
@@ -103,15 +105,17 @@ class Stack : public Module {
   Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
 
   /// `memory` is empty or has an entry for each layer, and replaces ctx.memory; likewise
-  /// ctx.layer_patterns replaces ctx.pattern, and ctx.last_edges ctx.edges in the last layer.
-  /// Throws ValueError if their sizes differ from the number of layers. In training each block is
-  /// left out with probability ctx.layer_drop, except on the meta device: its input is its output.
-  /// The host reads the draws, so that such a step is not recorded. Throws NotImplemented if the
-  /// stack has two streams. The result's memory holds what layers made for it (Output::kept); else,
+  /// ctx.layer_patterns replaces ctx.pattern, and EdgeContext::last_rows EdgeContext::rows in the
+  /// last layer. Throws ValueError if their sizes differ from the number of layers. The result's
+  /// memory holds what layers made for it (Output::kept); else,
   /// with ctx.mem_len, the newest inputs of each layer, with two streams those of the stream that
   /// the layer reads. `each`, if given, receives the output of every layer.
   Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
+  /// In training each block is left out from now on with this probability, except on the meta
+  /// device: its input is its output. The host reads the draws, so that such a step is not
+  /// recorded. Training throws NotImplemented if the stack has two streams.
+  void set_layer_drop(double probability) { layer_drop_ = probability; }
   void visit(Visitor& v) override;
 
   /// Returns [H, L, T] f32: the attention probabilities of the first sample's rows in layer
@@ -132,10 +136,14 @@ class Stack : public Module {
                             Pass pass, std::vector<Tensor>* each) const;
   Tensor reversible_attention_input(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
   void check_numbers(const LayerContext& ctx, const SegmentMemory& memory) const;
+  /// Makes `ctx` that of one layer, where `all` says what layers see. Returns whether the layer
+  /// computes fewer rows than it reads.
+  bool see_layer(LayerContext& ctx, const LayerContext& all, int64_t layer) const;
 
   std::vector<Block> blocks_;
   std::optional<Normalization> final_norm_;
   MemoryPolicy policy_;
+  double layer_drop_ = 0;
 };
 
 }  // namespace longspan

@@ -9,6 +9,8 @@
 #include "core/divide.h"
 #include "core/graph.h"
 #include "core/kernels/block_attention.h"
+#include "nn/attention/decoding_memory.h"
+#include "nn/segment.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
@@ -22,7 +24,7 @@ namespace {
 constexpr const char* kOp = "span attention";
 
 /// Keeps the newest `rows` rows of a memory.
-void keep_newest(LayerMemory& memory, int64_t rows) {
+void keep_newest(InputRows& memory, int64_t rows) {
   const int64_t gone = memory.states.dim(1) - rows;
   if (gone <= 0) return;
   memory.states = narrow(memory.states, 1, gone, rows);
@@ -193,15 +195,15 @@ Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pas
   int64_t before = 0;  // keys that come before x
   if (ctx.decoding) {
     own.keep_from = std::max(ctx.keep_from, ctx.position - most);
-    before = ctx.position - std::max(own.keep_from, ctx.memory.first);
-  } else if (ctx.memory.states) {
-    keep_newest(own.memory, most);
-    before = own.memory.states.dim(1);
+    before = ctx.position - std::max(own.keep_from, ctx.memory.get<KeyValues>().first);
+  } else if (InputRows rows = ctx.memory.get<InputRows>(); rows.states) {
+    keep_newest(rows, most);
+    before = rows.states.dim(1);
+    own.memory.set(std::move(rows));
   }
   own.pattern = pattern(far, x.dim(1), before + x.dim(1));
   Output result = MultiHead::forward(x, own, pass);
-  result.memory.states = ctx.memory.states;
-  result.memory.begin = ctx.memory.begin;
+  if (ctx.memory.has<InputRows>()) result.memory.set(ctx.memory.get<InputRows>());
   return result;
 }
 
@@ -216,7 +218,8 @@ Tensor SpanAttention::attend_with(const Tensor& persistent, const Projected& p,
   const Device device = p.q.device();
   AttentionPattern pattern = ctx.pattern;
   pattern.layout = with_side_keys(pattern.layout, spans_.persistent);
-  if (ctx.memory.states) pattern.mask.k_begin = ctx.memory.begin;
+  const auto& rows = ctx.memory.get<InputRows>();
+  if (rows.states) pattern.mask.k_begin = rows.begin;
   // All persistent keys have the relation of distance 0, which is zero.
   pattern.side_mask.q_class = zeros({1, p.q.dim(2)}, DType::i32, device);
   pattern.side_mask.k_class = zeros({1, spans_.persistent}, DType::i32, device);

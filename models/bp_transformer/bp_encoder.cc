@@ -164,9 +164,8 @@ TreeInputs BpEncoder::inputs(const SourceTokens& in, Pass pass) const {
   const TreeOptions tree = config_.tree(config_.causal);
   TreeInputs result;
   const auto read = [&result](const auto& all, const auto& leaves, const auto& root) {
-    result.leaves.edges = result.root.edges = all;
-    result.leaves.last_edges = leaves;
-    result.root.last_edges = root;
+    result.leaves.own.set(EdgeContext{all, leaves, nullptr});
+    result.root.own.set(EdgeContext{all, root, nullptr});
   };
   const int64_t length = in.tokens.dim(1);
   const std::vector<int64_t> lengths = lengths_on_host(kName, in);
@@ -227,10 +226,9 @@ Tensor BpEncoder::matched_roots(const SourceTokens& a, const SourceTokens& b, Pa
   const Tensor nodes =
       permute_rows(reshape(both, {1, 2 * batch * length, both.dim(2)}), packed.tokens);
   LayerContext ctx;
-  ctx.edges = packed.all;
+  ctx.own.set(EdgeContext{packed.all, nullptr, other_of_pair(lengths)});
   const Tensor read = stack_.forward(nodes, ctx, {}, pass.at("both")).y;
   ctx.encoder_output = packed.leaves->of(read);
-  ctx.encoder_edges = other_of_pair(lengths);
   const Tensor roots = packed.root->of(match_.forward(read, ctx, {}, pass.at("match")).y);
   return flatten(transpose(reshape(roots, {2, batch, config_.d_model}), 0, 1), 1, 2);
 }
@@ -284,8 +282,9 @@ AttentionOutline BpEncoder::attention_outline(int64_t layer, int64_t length) con
   LayerContext ctx;
   if (length > 0) {
     const TreeOptions tree = config_.tree(config_.causal);
-    ctx.edges = tree_rows(length, tree, TreeRows::all);
-    ctx.last_edges = tree_rows(length, tree, config_.mlm_head ? TreeRows::leaves : TreeRows::root);
+    ctx.own.set(EdgeContext{
+        tree_rows(length, tree, TreeRows::all),
+        tree_rows(length, tree, config_.mlm_head ? TreeRows::leaves : TreeRows::root), nullptr});
   }
   return tree_outline(ctx, layer, config_, length);
 }

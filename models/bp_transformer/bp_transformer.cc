@@ -13,6 +13,7 @@
 #include "autograd/mode.h"
 #include "core/graph.h"
 #include "core/scope.h"
+#include "nn/attention/decoding_memory.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -110,8 +111,8 @@ LayerContext BpTransformer::layer_context(int64_t queries, int64_t keys, int64_t
   LayerContext ctx;
   if (queries != keys || keys == 0) return ctx;  // of decoding: run() knows the nodes
   const TreeOptions tree = config_.tree(true);
-  ctx.edges = tree_rows(keys, tree, TreeRows::all);
-  ctx.last_edges = tree_rows(keys, tree, TreeRows::leaves);
+  ctx.own.set(EdgeContext{tree_rows(keys, tree, TreeRows::all),
+                          tree_rows(keys, tree, TreeRows::leaves), nullptr});
   return ctx;
 }
 
@@ -124,13 +125,12 @@ Stack::Result BpTransformer::run(const Tensor& x, const LayerContext& ctx, Strea
   }
   if (!ctx.decoding) return stack_.forward(with_zero_spans(x), ctx, {}, pass);
   const auto& layers = state->memory.layers;
-  const int64_t slots = layers.empty() ? 0 : layers.front().keys.dim(2);
+  const int64_t slots = layers.empty() ? 0 : layers.front().get<KeyValues>().keys.dim(2);
   const GrowingTree nodes(ctx.position, x.dim(1), slots, config_.tree(true));
-  LayerContext own = ctx;
-  own.edges = nodes.all;
-  own.last_edges = nodes.leaves;
+  LayerContext local = ctx;
+  local.own.set(EdgeContext{nodes.all, nodes.leaves, nullptr});
   const Tensor spans = Tensor::zeros({x.dim(0), nodes.spans, x.dim(2)}, x.dtype(), x.device());
-  Stack::Result result = stack_.forward(concat({x, spans}, 1), own, state->memory, pass);
+  Stack::Result result = stack_.forward(concat({x, spans}, 1), local, state->memory, pass);
   state->memory.layers = std::move(result.memory.layers);
   return result;
 }

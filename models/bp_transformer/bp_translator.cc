@@ -10,6 +10,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "nn/attention/decoding_memory.h"
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/random.h"
@@ -127,8 +128,8 @@ Tensor BpTranslator::embed(const Tensor& tokens, const Normalization& norm, Pass
 
 LayerContext BpTranslator::encoder_context(int64_t length) const {
   LayerContext ctx;
-  ctx.edges = tree_rows(length, config_.tree(false), TreeRows::all);
-  ctx.last_edges = tree_rows(length, config_.tree(false), TreeRows::leaves);
+  ctx.own.set(EdgeContext{tree_rows(length, config_.tree(false), TreeRows::all),
+                          tree_rows(length, config_.tree(false), TreeRows::leaves), nullptr});
   return ctx;
 }
 
@@ -147,8 +148,7 @@ Tensor BpTranslator::encode(const SourceTokens& in, Pass pass) const {
   const Tensor x =
       reshape(embed(in.tokens, source_norm_, own), {1, batch * length, config_.d_model});
   LayerContext ctx;
-  ctx.edges = packed.all;
-  ctx.last_edges = packed.leaves;
+  ctx.own.set(EdgeContext{packed.all, packed.leaves, nullptr});
   return encoder_.forward(permute_rows(x, packed.tokens), ctx, {}, own).y;
 }
 
@@ -163,14 +163,14 @@ Tensor BpTranslator::forward(const SourceTokens& source, const Tensor& tokens, P
   }
   const Scope inner("decoder");
   const int64_t length = tokens.dim(1);
-  ctx.edges = tree_rows(length, config_.tree(true), TreeRows::all);
-  ctx.last_edges = tree_rows(length, config_.tree(true), TreeRows::leaves);
   std::vector<int64_t> sample(static_cast<size_t>(tokens.dim(0)));
   std::iota(sample.begin(), sample.end(), 0);
   const std::vector<int64_t> none(sample.size(), 0);
-  ctx.encoder_edges =
+  ctx.own.set(EdgeContext{
+      tree_rows(length, config_.tree(true), TreeRows::all),
+      tree_rows(length, config_.tree(true), TreeRows::leaves),
       sentence_rows(sentences_of(kName, source, config_.sentence_end), sample,
-                    sentences_of_targets(kName, tokens, config_.sentence_end, none, true));
+                    sentences_of_targets(kName, tokens, config_.sentence_end, none, true))});
   const Pass own = pass.at("decoder");
   return decoder_.forward(with_zero_spans(embed(tokens, target_norm_, own)), ctx, {}, own).y;
 }
@@ -216,15 +216,14 @@ Tensor BpTranslator::decode(const Tensor& tokens, DecodeState& opaque) const {
   }
   const int64_t n = tokens.dim(1);
   auto& layers = state->memory.layers;
-  const int64_t slots = layers.empty() ? 0 : layers.front().keys.dim(2);
+  const int64_t slots = layers.empty() ? 0 : layers.front().get<KeyValues>().keys.dim(2);
   const GrowingTree nodes(first, n, slots, config_.tree(true));
   const std::vector<int64_t> sentence =
       sentences_of_targets(kName, tokens, config_.sentence_end, state->sentence, first == 0);
   LayerContext ctx;
-  ctx.edges = nodes.all;
-  ctx.last_edges = nodes.leaves;
   ctx.encoder_output = state->source;
-  ctx.encoder_edges = sentence_rows(state->sentences, state->sample, sentence);
+  ctx.own.set(EdgeContext{nodes.all, nodes.leaves,
+                          sentence_rows(state->sentences, state->sample, sentence)});
   ctx.decoding = true;
   ctx.position = first;
   const Tensor x = embed(tokens, target_norm_, Pass{});

@@ -131,15 +131,17 @@ Tensor tree_map(const Stack& stack, int64_t layer, const Tensor& x, const LayerC
   const int64_t nodes = x.dim(1), rest = nodes - map.dim(1);
   if (rest == 0) return map;
   const Tensor none = zeros({map.dim(0), rest, nodes}, map.dtype(), map.device());
-  return ctx.last_edges->first > 0 ? concat({none, map}, 1) : concat({map, none}, 1);
+  return ctx.own.find<EdgeContext>()->last_rows->first > 0 ? concat({none, map}, 1)
+                                                           : concat({map, none}, 1);
 }
 
 AttentionOutline tree_outline(const LayerContext& ctx, int64_t layer, const TreeLayersConfig& c,
                               int64_t length) {
   require(layer >= 0 && layer < c.n_layer, "attention outline", "layer {} of {}", layer, c.n_layer);
-  if (ctx.edges == nullptr) return {.heads = c.n_head, .calls = {}};
-  const bool last = layer + 1 == c.n_layer && ctx.last_edges != nullptr;
-  const EdgeRows& rows = last ? *ctx.last_edges : *ctx.edges;
+  const auto* edges = ctx.own.find<EdgeContext>();
+  if (edges == nullptr) return {.heads = c.n_head, .calls = {}};
+  const bool last = layer + 1 == c.n_layer && edges->last_rows != nullptr;
+  const EdgeRows& rows = last ? *edges->last_rows : *edges->rows;
   AttentionOutline outline = outline_of(rows, c.n_head, Tree{length}.nodes());
   outline.calls.front().pattern.name = "tree";
   return outline;

@@ -195,28 +195,32 @@ void Compressive::add_queue(LayerMemory& m, int64_t batch, int64_t phantom,
   const auto begin_at = [&](int64_t row) {
     return in_memory(full({batch}, static_cast<double>(row), DType::i64, device()));
   };
-  m.begin = begin_at(rows_ - phantom);
+  InputRows inputs = m.get<InputRows>();
+  inputs.begin_of_stream = rows_ - phantom;
+  inputs.begin = begin_at(inputs.begin_of_stream);
+  m.set(std::move(inputs));
   if (config_.compressed_len == 0) return;
-  m.fine_begin = begin_at(rows_ - phantom_fine);
+  CompressedRows compressed{.fine_begin_of_stream = rows_ - phantom_fine};
+  compressed.fine_begin = begin_at(compressed.fine_begin_of_stream);
   if (config_.compression == Compression::most_used) {
     const DType dtype = accumulator_of(compute());
-    m.usage = Tensor::zeros({batch, rows_, 2}, dtype, device(), Category::memory);
+    compressed.usage = Tensor::zeros({batch, rows_, 2}, dtype, device(), Category::memory);
   }
+  m.set(std::move(compressed));
 }
 
 SegmentMemory Compressive::empty_memory(int64_t batch) const {
   const CompressiveConfig& c = config_;
   SegmentMemory memory = CausalDecoder::empty_memory(batch);
-  if (c.start == MemoryStart::zeros && c.compressed_len > 0) {
-    memory.phantom = c.mem_len + c.compressed_len;
-    memory.phantom_fine = c.mem_len;
-  }
+  const bool zeros = c.start == MemoryStart::zeros;
+  const int64_t phantom_fine = zeros ? c.mem_len : 0,
+                phantom = zeros ? c.mem_len + c.compressed_len : 0;
   for (int64_t i = 0; i < layers(); ++i) {
     LayerMemory& m = memory.layers[static_cast<size_t>(i)];
     if (!c.remembers(i)) {
       m = {};
     } else if (c.compressed_len > 0) {
-      add_queue(m, batch, memory.phantom, memory.phantom_fine);
+      add_queue(m, batch, phantom, phantom_fine);
     }
   }
   return memory;
@@ -237,7 +241,7 @@ LayerContext Compressive::layer_context(int64_t /*queries*/, int64_t keys,
                                         int64_t /*first_key*/) const {
   LayerContext ctx;
   ctx.pattern = patterns::causal();
-  ctx.distances = distances_.rows(keys);
+  ctx.own.set(Distances{distances_.rows(keys)});
   return ctx;
 }
 
@@ -251,7 +255,8 @@ Stack::Result Compressive::states(const Tensor& tokens, const SegmentMemory& mem
 Stack::Result Compressive::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                                Pass pass) const {
   LayerContext dropped = ctx;
-  dropped.distances = dropout(ctx.distances, config_.dropout, pass.at("positions"));
+  const Tensor& all = ctx.own.find<Distances>()->sinusoids;
+  dropped.own.set(Distances{dropout(all, config_.dropout, pass.at("positions"))});
   Stack::Result result = CausalDecoder::run(x, dropped, state, pass);
   result.y = dropout(result.y, config_.dropout, pass.at("final"));
   return result;
@@ -302,8 +307,10 @@ Tensor Compressive::attention_shares(const Tensor& tokens, const SegmentMemory& 
     local.memory = before.layers.at(static_cast<size_t>(i));
     const Branch& branch = stack_.block(i).branch("attention");
     LayerContext inside = local;
-    if (config_.norm == NormPlace::pre && local.memory.states) {
-      inside.memory.states = branch.norm.forward(local.memory.states);
+    InputRows inputs = local.memory.get<InputRows>();
+    if (config_.norm == NormPlace::pre && inputs.states) {
+      inputs.states = branch.norm.forward(inputs.states);
+      inside.memory.set(std::move(inputs));
     }
     const Tensor in = stack_.block(i).branch_input("attention", x, local);
     const Tensor mass = attention_[static_cast<size_t>(i)]->mass(in, inside);

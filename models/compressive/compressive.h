@@ -118,7 +118,8 @@ class Compressive final : public CausalDecoder {
   Stack::Result states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const override;
   Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                     Pass pass) const override;
-  /// Adds the first rows of the queue, and usage, to the empty memory of a layer.
+  /// Adds the first rows of the queue, and usage, to the empty memory of a layer. `phantom` rows of
+  /// zeros exist when a stream begins, and phantom_fine of them are not compressed.
   void add_queue(LayerMemory& m, int64_t batch, int64_t phantom, int64_t phantom_fine) const;
   void visit_more(Visitor& v) override { v("u", u_)("v", v_); }
 

@@ -27,8 +27,8 @@ Tensor attend_from(const Tensor& begin, const Tensor& q, const Tensor& k, const 
 /// W_R R is too.
 LayerContext seen_from(const LayerContext& ctx) {
   LayerContext local = ctx;
-  local.pattern.mask.k_begin = ctx.memory.begin;
-  local.decoding = ctx.decoding || ctx.memory.keys;
+  local.pattern.mask.k_begin = ctx.memory.get<InputRows>().begin;
+  local.decoding = ctx.decoding || ctx.memory.has<KeyValues>();
   return local;
 }
 
@@ -48,6 +48,14 @@ OldRows old_rows(const Tensor& rows, const Tensor& usage, const CompressedQueue:
     old.usage = div(select(u, 2, 0), maximum(asked, least));
   }
   return old;
+}
+
+/// Returns the memory with these rows in place of those that have gone through the block's norm.
+LayerMemory with_states(LayerMemory memory, const Tensor& states) {
+  InputRows rows = memory.get<InputRows>();
+  rows.states = states;
+  memory.set(std::move(rows));
+  return memory;
 }
 
 /// Returns usage [B, rows, 2] with `n` rows more, which nothing has used.
@@ -83,31 +91,29 @@ int64_t CompressiveAttention::rows() const {
 LayerMemory CompressiveAttention::evaluation(int64_t batch, DType dtype, Device device) const {
   const AttentionOptions& o = options();
   const int64_t n = rows(), compressed = compressive_.queue.compressed;
-  LayerMemory m;
-  if (n == 0) return m;
+  if (n == 0) return {};
+  const auto empty = [&](const Shape& shape) {
+    return Tensor::zeros(shape, dtype, device, Category::memory);
+  };
   const Shape shape{batch, o.n_head, n, o.d_head};
-  m.keys = Tensor::zeros(shape, dtype, device, Category::memory);
-  m.values = Tensor::zeros(shape, dtype, device, Category::memory);
-  m.count = n;
-  if (compressed > 0) {
-    const Shape fine{batch, n - compressed, o.d_model};
-    m.states = Tensor::zeros(fine, dtype, device, Category::memory);
-  }
+  LayerMemory m = LayerMemory::of(KeyValues{empty(shape), empty(shape), 0, n});
+  if (compressed > 0) m.set(InputRows{.states = empty({batch, n - compressed, o.d_model})});
   return m;
 }
 
 Projected CompressiveAttention::content(const Tensor& x, const LayerContext& ctx) const {
   LayerMemory memory = ctx.memory;
-  if (!memory.keys) return gather(x, ctx, memory);
+  if (!memory.has<KeyValues>()) return gather(x, ctx, memory);
+  const auto& kept = memory.get<KeyValues>();
   Projected p = project(x);
-  p.k = concat({memory.keys, p.k}, 2);
-  p.v = concat({memory.values, p.v}, 2);
+  p.k = concat({kept.keys, p.k}, 2);
+  p.v = concat({kept.values, p.v}, 2);
   return p;
 }
 
 Output CompressiveAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
-  const bool evaluates = static_cast<bool>(ctx.memory.keys);
+  const bool evaluates = ctx.memory.has<KeyValues>();
   require(!evaluates || !pass.training, kOp,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
   Output result;
@@ -120,18 +126,16 @@ Output CompressiveAttention::forward(const Tensor& x, const LayerContext& ctx, P
   if (ctx.mem_len == 0) return result;
   if (rows() == 0) result.kept.emplace();
   if (rows() == 0 || (compressive_.queue.compressed == 0 && !evaluates)) return result;
-  require(ctx.block_states || evaluates, kOp, "there is no memory; pass that of empty_memory()");
-  LayerMemory before = result.memory;
-  before.states = ctx.block_states;
-  Tensor usage;
-  if (before.usage) usage = usage_after(before, mass_of(p, local, extra), x.dim(1));
+  require(ctx.block.states || evaluates, kOp, "there is no memory; pass that of empty_memory()");
+  const LayerMemory before = with_states(result.memory, ctx.block.states);
+  Tensor usage = before.get<CompressedRows>().usage;
+  if (usage) usage = usage_after(usage, mass_of(p, local, extra), x.dim(1));
   if (evaluates) {
-    result.kept = advanced_keys(before, ctx.block_input, usage, ctx, all);
+    result.kept = advanced_keys(before, ctx.block.x, usage, ctx, all);
     return result;
   }
   const bool trains = pass.training && compressive_.loss != CompressionLoss::none;
-  result.kept =
-      advanced(before, ctx.block_input, usage, ctx, all, trains ? &result.losses : nullptr);
+  result.kept = advanced(before, ctx.block.x, usage, ctx, all, trains ? &result.losses : nullptr);
   return result;
 }
 
@@ -150,11 +154,10 @@ Tensor CompressiveAttention::mass_of(const Projected& p, const LayerContext& ctx
   return sum(cast(of_heads, accumulator_of(of_heads.dtype())), {1});
 }
 
-Tensor CompressiveAttention::usage_after(const LayerMemory& before, const Tensor& mass,
+Tensor CompressiveAttention::usage_after(const Tensor& usage, const Tensor& mass,
                                          int64_t queries) const {
   const NoGrad off;
   const int64_t capacity = rows(), fresh = mass.dim(1) - capacity;
-  const Tensor& usage = before.usage;
   const Tensor old = cast(narrow(mass, 1, 0, capacity), usage.dtype());
   const Tensor asked =
       full({1, 1}, static_cast<double>(queries * options().n_head), usage.dtype(), usage.device());
@@ -166,10 +169,12 @@ LayerMemory CompressiveAttention::advanced(const LayerMemory& before, const Tens
                                            const Tensor& usage, const LayerContext& ctx,
                                            const Projected& content,
                                            std::vector<AuxiliaryLoss>* losses) const {
+  InputRows queue = before.get<InputRows>();
+  auto compressed = before.get<CompressedRows>();
   const CompressedQueue::Update update =
-      compressive_.queue.after(before.begin, before.fine_begin, x.dim(1));
+      compressive_.queue.after(queue.begin, compressed.fine_begin, x.dim(1));
   const auto constant = [&](const Tensor& t) { return compressive_.history ? t : t.detach(); };
-  Tensor rows = concat({constant(before.states), cast(constant(x), before.states.dtype())}, 1);
+  Tensor rows = concat({constant(queue.states), cast(constant(x), queue.states.dtype())}, 1);
   Tensor made;
   if (update.groups > 0) {
     const OldRows old = old_rows(rows, usage, update, 0);
@@ -180,13 +185,17 @@ LayerMemory CompressiveAttention::advanced(const LayerMemory& before, const Tens
       losses->push_back({"compression", compression_loss(old, made, update, ctx, content)});
     }
   }
-  LayerMemory after = before;
-  if (autograd::replaying()) return after;  // only gradients matter
+  if (autograd::replaying()) return before;  // only gradients matter
   if (made) rows = concat({rows, cast(constant(made), rows.dtype())}, 1);
-  after.states = in_memory(permute_rows(rows, update.next));
-  after.begin = in_memory(update.begin);
-  after.fine_begin = in_memory(update.fine_begin);
-  if (usage) after.usage = in_memory(permute_rows(with_unused(usage, update.groups), update.next));
+  queue.states = in_memory(permute_rows(rows, update.next));
+  queue.begin = in_memory(update.begin);
+  compressed.fine_begin = in_memory(update.fine_begin);
+  if (usage) {
+    compressed.usage = in_memory(permute_rows(with_unused(usage, update.groups), update.next));
+  }
+  LayerMemory after = before;
+  after.set(std::move(queue));
+  after.set(std::move(compressed));
   return after;
 }
 
@@ -198,34 +207,40 @@ LayerMemory CompressiveAttention::advanced_keys(const LayerMemory& before, const
   const bool compresses = compressive_.queue.compressed > 0;
   // Without compressed rows the newest fine ones stay, and the others are lost.
   const CompressedQueue queue = compresses ? compressive_.queue : CompressedQueue{.fine = capacity};
-  const Tensor begin =
-      before.begin ? before.begin : zeros({content.k.dim(0)}, DType::i64, content.k.device());
+  const InputRows& old_inputs = before.get<InputRows>();
+  const Tensor begin = old_inputs.begin ? old_inputs.begin
+                                        : zeros({content.k.dim(0)}, DType::i64, content.k.device());
+  auto compressed = before.get<CompressedRows>();
   const CompressedQueue::Update update =
-      queue.after(begin, compresses ? before.fine_begin : begin, length);
-  LayerMemory after = before;
-  after.states = {};
+      queue.after(begin, compresses ? compressed.fine_begin : begin, length);
+  InputRows inputs{.begin_of_stream = old_inputs.begin_of_stream};
   Tensor keys = content.k, values = content.v;
   if (compresses) {
-    const Tensor states = concat({before.states, cast(x.detach(), before.states.dtype())}, 1);
+    const Tensor& fresh_states = old_inputs.states;
+    const Tensor states = concat({fresh_states, cast(x.detach(), fresh_states.dtype())}, 1);
     if (update.groups > 0) {
-      const OldRows old = old_rows(states, usage, update, capacity - before.states.dim(1));
+      const OldRows old = old_rows(states, usage, update, capacity - fresh_states.dim(1));
       const Tensor made = compressor_.forward(old);  // [B, E, D]
-      const Tensor z = ctx.block_norm != nullptr ? ctx.block_norm->forward(made) : made;
+      const Tensor z = ctx.block.norm != nullptr ? ctx.block.norm->forward(made) : made;
       const Projected fresh = project_through(cast(z, keys.dtype()));
       keys = concat({keys, fresh.k}, 2);
       values = concat({values, fresh.v}, 2);
     }
     const int64_t fine = capacity - queue.compressed;
-    after.states = in_memory(clone(narrow(states, 1, states.dim(1) - fine, fine)));
-    after.fine_begin = in_memory(update.fine_begin);
+    inputs.states = in_memory(clone(narrow(states, 1, states.dim(1) - fine, fine)));
+    compressed.fine_begin = in_memory(update.fine_begin);
   }
-  if (usage) after.usage = in_memory(permute_rows(with_unused(usage, update.groups), update.next));
+  if (usage) {
+    compressed.usage = in_memory(permute_rows(with_unused(usage, update.groups), update.next));
+  }
   const Tensor order = unsqueeze(update.next, 1);
-  after.keys = in_memory(permute_rows(keys, order));
-  after.values = in_memory(permute_rows(values, order));
-  after.begin = in_memory(update.begin);
-  after.first = 0;
-  after.count = capacity;
+  const KeyValues kept{in_memory(permute_rows(keys, order)), in_memory(permute_rows(values, order)),
+                       0, capacity};
+  inputs.begin = in_memory(update.begin);
+  LayerMemory after = before;
+  after.set(kept);
+  after.set(std::move(inputs));
+  after.set(std::move(compressed));
   return after;
 }
 
@@ -249,7 +264,7 @@ Tensor CompressiveAttention::compression_loss(const OldRows& old, const Tensor& 
     return transpose(unflatten(permute_rows(rows, update.old), 2, x.dim(1), x.dim(3)), 1, 2);
   };
   const Tensor target = attend_from(update.old_begin, q, evicted(content.k), evicted(content.v));
-  const Tensor z = ctx.block_norm != nullptr ? ctx.block_norm->detached().forward(made) : made;
+  const Tensor z = ctx.block.norm != nullptr ? ctx.block.norm->detached().forward(made) : made;
   const Projected squeezed = project_through(cast(z, q.dtype()));
   const Tensor got = attend_from(update.new_begin, q, squeezed.k, squeezed.v);
   const Tensor some = greater(groups, zeros({}, dtype, made.device()));
@@ -262,41 +277,47 @@ Tensor CompressiveAttention::compression_loss(const OldRows& old, const Tensor& 
 Output CompressiveAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   require<GradientError>(!autograd::recording(), kOp,
                          "decoding keeps keys and values without history; use NoGrad");
-  LayerMemory m = ctx.memory;
-  m.states = ctx.block_states;
-  require(rows() == 0 || m.states || m.keys, kOp,
+  LayerMemory m = with_states(ctx.memory, ctx.block.states);
+  const bool projected = m.has<KeyValues>();
+  const Tensor& states = ctx.memory.get<InputRows>().states;
+  require(rows() == 0 || ctx.block.states || projected, kOp,
           "there is no memory; pass that of start_decoding()");
   const int64_t n = x.dim(1);
-  const bool projects_queue = !m.keys && m.states;
-  Projected p = projects_queue ? project_after(cast(ctx.memory.states, x.dtype()), x) : project(x);
-  m = remember(m, p.k, p.v, m.keys ? m.count : 0, 0);
-  const int64_t open = m.count - rows();
+  const bool projects_queue = !projected && states;
+  Projected p = projects_queue ? project_after(cast(states, x.dtype()), x) : project(x);
+  const KeyValues now = remember(m.get<KeyValues>(), p.k, p.v, m.get<KeyValues>().count, 0);
+  m.set(now);
+  const int64_t open = now.count - rows();
   require(open == ctx.position + n, kOp, "the segment has {} rows, the input begins at {}",
           open - n, ctx.position);
   require(open <= compressive_.segment, kOp,
           "{} rows follow in a segment of {}; decode no further than its end", open,
           compressive_.segment);
-  p.k = memory_slots(m.keys, 0, m.count);
-  p.v = memory_slots(m.values, 0, m.count);
+  p.k = memory_slots(now.keys, 0, now.count);
+  p.v = memory_slots(now.values, 0, now.count);
   const Projected all = p;
   const LayerContext local = seen_from(ctx);
   const ScoreTerms extra = terms(p, local, m);
   Output result(merge(attend(p, local, extra, {})));
-  if (m.usage) {
-    const Tensor used = usage_after(m, mass_of(p, local, extra), n);
-    m.usage = in_memory(contiguous(narrow(used, 1, 0, rows())));
+  auto compressed = m.get<CompressedRows>();
+  if (compressed.usage) {
+    const Tensor used = usage_after(compressed.usage, mass_of(p, local, extra), n);
+    compressed.usage = in_memory(contiguous(narrow(used, 1, 0, rows())));
   }
   if (rows() > 0 && compressive_.queue.compressed > 0) {
-    const Tensor row = ctx.block_input.detach();
-    m.open = in_memory(m.open ? concat({m.open, row}, 1) : clone(row));
+    const Tensor row = ctx.block.x.detach();
+    compressed.open = in_memory(compressed.open ? concat({compressed.open, row}, 1) : clone(row));
   }
   if (open == compressive_.segment) {
-    const Tensor usage = m.usage ? with_unused(m.usage, open) : m.usage;
+    const Tensor usage = compressed.usage ? with_unused(compressed.usage, open) : compressed.usage;
+    const Tensor segment = std::exchange(compressed.open, {});
+    m.set(std::move(compressed));
     LayerMemory next;
-    if (rows() > 0) next = advanced_keys(m, m.open, usage, ctx, all);
-    next.open = {};
-    next.distances = m.distances;
+    if (rows() > 0) next = advanced_keys(m, segment, usage, ctx, all);
+    if (m.has<ProjectedDistances>()) next.set(m.get<ProjectedDistances>());
     m = std::move(next);
+  } else {
+    m.set(std::move(compressed));
   }
   result.kept = std::move(m);
   return result;

@@ -8,7 +8,9 @@
 
 #include "models/compressive/compressed_queue.h"
 #include "models/compressive/compression.h"
+#include "nn/attention/decoding_memory.h"
 #include "nn/attention/relative.h"
+#include "nn/segment.h"
 
 namespace longspan {
 
@@ -29,6 +31,24 @@ struct CompressiveOptions {
   /// Memories keep their history, so that the loss of later segments trains the compression: the
   /// paper's back-propagation through time, here for tests of short unrolls alone.
   bool history = false;
+};
+
+/// What the layer keeps beside InputRows, whose older rows are compressed; in evaluation and
+/// decoding beside KeyValues too.
+struct CompressedRows {
+  /// i64 [B]: the first row of the memory that is not compressed.
+  Tensor fine_begin = {};
+  /// What rows were used for, [B, capacity, 2] (f64 for f64, else f32), with most_used: the
+  /// attention that each got, and the most that it could get.
+  Tensor usage = {};
+  Tensor open = {};  ///< inputs of a segment that decoding has not completed, [B, n, D]
+  int64_t fine_begin_of_stream = 0;  ///< `fine_begin` before the first segment
+
+  void visit(const StateVisitor& v) {
+    v({.name = "fine_begin", .x = fine_begin, .blank = static_cast<double>(fine_begin_of_stream)});
+    v({"usage", usage});
+    v({"open", open});
+  }
 };
 
 /// Transformer-XL's attention over [cm; m; h], which makes the next cm and m itself \cite rae2020
@@ -76,7 +96,7 @@ class CompressiveAttention final : public RelativeMultiHead {
   Projected content(const Tensor& x, const LayerContext& ctx) const;
   /// Returns usage [B, rows, 2] of the rows of [queue; segment], with `mass` added to those that
   /// exist and were in the memory.
-  Tensor usage_after(const LayerMemory& before, const Tensor& mass, int64_t queries) const;
+  Tensor usage_after(const Tensor& usage, const Tensor& mass, int64_t queries) const;
   /// Returns the memory after the segment x [B, L, D], and adds the loss to `losses` if given.
   LayerMemory advanced(const LayerMemory& before, const Tensor& x, const Tensor& usage,
                        const LayerContext& ctx, const Projected& content,

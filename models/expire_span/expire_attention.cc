@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "autograd/mode.h"
-#include "nn/attention/decoding_memory.h"
+#include "core/kernels/copy.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -53,7 +53,7 @@ struct ExpireAttention::Rows {
   Tensor births;                    // f64 [B, T]: step of each key in its stream
   Tensor age;                       // f64 [B or 1, T]: its distance to the first query; undefined:
                                     // spans count rows, as in decoding
-  Tensor begin;                     // i64 [B]: as in LayerMemory, may be undefined
+  Tensor begin;                     // i64 [B]: as in InputRows, may be undefined
   Tensor exist;                     // u8 [B, T]; undefined: all
 
   int64_t keys() const { return before + queries; }
@@ -64,6 +64,16 @@ struct ExpireAttention::Rows {
 struct ExpireAttention::Survivors {
   Tensor rows, begin;
 };
+
+/// What decoding keeps, of which slots 0 to count - 1 are in use.
+struct ExpireAttention::Decoded {
+  KeyValues kept;
+  Tensor spans, begin;
+};
+
+Tensor ExpiringRows::first_births(int64_t capacity, Device device) {
+  return unsqueeze(arange(static_cast<double>(1 - capacity), 1, 1, DType::i64, device), 0);
+}
 
 ExpireAttention::ExpireAttention(const AttentionOptions& options, const ExpireOptions& spans,
                                  const Tensor& positions, const Init& init)
@@ -108,14 +118,16 @@ ExpireAttention::Rows ExpireAttention::rows_of(const LayerMemory& memory, int64_
   Rows r;
   r.queries = queries;
   Tensor first = ones({batch, 1}, DType::f64, device);  // the step of the first query
-  const bool any = memory.states || memory.keys;
+  const auto& inputs = memory.get<InputRows>();
+  const bool any = inputs.states || memory.has<KeyValues>();
   if (any) {
-    require(static_cast<bool>(memory.births), kOp,
+    const Tensor& births = memory.get<ExpiringRows>().births;
+    require(static_cast<bool>(births), kOp,
             "the memory does not say when its rows were made; begin with empty_memory()");
-    r.before = memory.births.dim(1);
-    r.births = cast(memory.births, DType::f64);
+    r.before = births.dim(1);
+    r.births = cast(births, DType::f64);
     first = add(narrow(r.births, 1, r.before - 1, 1), 1.0);
-    r.begin = memory.begin;
+    r.begin = inputs.begin;
   }
   const Tensor now = add(first, unsqueeze(iota(r.queries, DType::f64, device), 0));
   r.births = any ? concat({r.births, now}, 1) : now;
@@ -129,7 +141,8 @@ ExpireAttention::Rows ExpireAttention::rows_of(const LayerMemory& memory, int64_
 
 Tensor ExpireAttention::lives(const LayerMemory& memory) const {
   const NoGrad off;
-  const Tensor e = memory.keys ? memory.spans : spans({}, memory.states);
+  const Tensor e = memory.has<KeyValues>() ? memory.get<ExpiringRows>().spans
+                                           : spans({}, memory.get<InputRows>().states);
   const Rows rows = rows_of(memory, e.dim(0), 0, e.device());
   const Tensor life = add(sub(cast(e, DType::f64), rows.age), spans_.ramp);
   if (!rows.exist) return life;
@@ -137,11 +150,14 @@ Tensor ExpireAttention::lives(const LayerMemory& memory) const {
 }
 
 Projected ExpireAttention::keys_of(const Tensor& x, const LayerContext& ctx) const {
-  if (ctx.memory.states) return project_after(cast(ctx.memory.states, x.dtype()), x);
+  if (const Tensor& states = ctx.memory.get<InputRows>().states) {
+    return project_after(cast(states, x.dtype()), x);
+  }
   Projected p = project(x);
-  if (ctx.memory.keys) {
-    p.k = concat({ctx.memory.keys, p.k}, 2);
-    p.v = concat({ctx.memory.values, p.v}, 2);
+  if (ctx.memory.has<KeyValues>()) {
+    const auto& kept = ctx.memory.get<KeyValues>();
+    p.k = concat({kept.keys, p.k}, 2);
+    p.v = concat({kept.values, p.v}, 2);
   }
   return p;
 }
@@ -250,74 +266,77 @@ LayerMemory ExpireAttention::next_memory(const Tensor& spans, const Rows& rows, 
   const auto of = [&](const Tensor& x) {  // [B, T] -> [B, capacity]
     return in_memory(squeeze(permute_rows(unsqueeze(x, 2), stay.rows), 2));
   };
-  LayerMemory m;
-  m.begin = in_memory(squeeze(stay.begin, 1));
-  m.births = of(cast(rows.births, DType::i64));
-  if (ctx.memory.keys) {
+  InputRows inputs{.begin_of_stream = ctx.memory.get<InputRows>().begin_of_stream};
+  inputs.begin = in_memory(squeeze(stay.begin, 1));
+  ExpiringRows expiring{of(cast(rows.births, DType::i64)), {}};
+  if (ctx.memory.has<KeyValues>()) {
     const Tensor heads = unsqueeze(stay.rows, 1);
-    m.keys = in_memory(permute_rows(p.k, heads));
-    m.values = in_memory(permute_rows(p.v, heads));
-    m.spans = of(spans);
-    return m;
+    const KeyValues kept{in_memory(permute_rows(p.k, heads)), in_memory(permute_rows(p.v, heads))};
+    expiring.spans = of(spans);
+    return LayerMemory::of(std::move(inputs), std::move(expiring), kept);
   }
-  const Tensor x = ctx.block_input.detach();
-  m.states = in_memory(permute_rows(
-      ctx.block_states ? concat({cast(ctx.block_states, x.dtype()), x}, 1) : x, stay.rows));
-  return m;
+  const Tensor x = ctx.block.x.detach();
+  inputs.states = in_memory(permute_rows(
+      ctx.block.states ? concat({cast(ctx.block.states, x.dtype()), x}, 1) : x, stay.rows));
+  return LayerMemory::of(std::move(inputs), std::move(expiring));
 }
 
 /// The rows that stay come first, then n free ones. A span in rows ends at row j + span, wherever
 /// its row j comes to lie. Rows that do not exist end where row 0 was before: they are dead.
-LayerMemory ExpireAttention::without_the_dead(const LayerMemory& m, int64_t n) const {
-  const Device device = m.keys.device();
-  const Tensor index = unsqueeze(iota(m.count, DType::f64, device), 0),
-               spans = narrow(m.spans, 1, 0, m.count);
+ExpireAttention::Decoded ExpireAttention::without_the_dead(const Decoded& m, int64_t n) const {
+  const Device device = m.spans.device();
+  const int64_t used = m.kept.count;
+  const Tensor index = unsqueeze(iota(used, DType::f64, device), 0),
+               spans = narrow(m.spans, 1, 0, used);
   Rows rows;
-  rows.before = m.count;
-  rows.age = sub(static_cast<double>(m.count), index);
-  const int64_t count = std::min(m.count, capacity_);
+  rows.before = used;
+  rows.age = sub(static_cast<double>(used), index);
+  const int64_t count = std::min(used, capacity_);
   const Survivors stay = survivors(spans, rows, count);
   const Tensor order = pad(stay.rows, 1, 0, n, -1), heads = unsqueeze(order, 1);
   const Tensor ends = permute_rows(unsqueeze(add(cast(spans, DType::f64), index), 2), order);
   const Tensor moved =
-      add(unsqueeze(iota(count + n, DType::f64, device), 0), static_cast<double>(m.count - count));
-  LayerMemory next = m;
-  next.keys = in_memory(permute_rows(m.keys, heads));
-  next.values = in_memory(permute_rows(m.values, heads));
+      add(unsqueeze(iota(count + n, DType::f64, device), 0), static_cast<double>(used - count));
+  Decoded next;
+  next.kept = {in_memory(permute_rows(m.kept.keys, heads)),
+               in_memory(permute_rows(m.kept.values, heads)), m.kept.first, count};
   next.spans = in_memory(cast(sub(squeeze(ends, 2), moved), spans.dtype()));
   next.begin = in_memory(squeeze(stay.begin, 1));
-  next.count = count;
   return next;
 }
 
 Output ExpireAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   require<GradientError>(!autograd::recording(), kOp,
                          "decoding keeps keys and values without history; use NoGrad");
-  LayerMemory m = ctx.memory;
-  const Tensor phantom = std::exchange(m.states, {});  // before the first token
+  const auto& inputs = ctx.memory.get<InputRows>();
+  const Tensor& phantom = inputs.states;  // before the first token
+  Decoded m{ctx.memory.get<KeyValues>(), ctx.memory.get<ExpiringRows>().spans, inputs.begin};
   Projected p = phantom ? project_after(cast(phantom, x.dtype()), x) : project(x);
   const Tensor e = spans(phantom, x);
   const int64_t fresh = e.dim(1);
-  if (!m.keys) {
+  if (!m.spans) {
     const int64_t slots = fresh + free_slots(fresh);
     const auto empty = [&](const Shape& shape, DType dtype) {
       return Tensor::empty(shape, dtype, x.device(), Category::memory);
     };
-    m.keys = empty({x.dim(0), p.k.dim(1), slots, p.k.dim(3)}, p.k.dtype());
-    m.values = empty({x.dim(0), p.v.dim(1), slots, p.v.dim(3)}, p.v.dtype());
+    m.kept.keys = empty({x.dim(0), p.k.dim(1), slots, p.k.dim(3)}, p.k.dtype());
+    m.kept.values = empty({x.dim(0), p.v.dim(1), slots, p.v.dim(3)}, p.v.dtype());
     m.spans = empty({x.dim(0), slots}, e.dtype());
-  } else if (m.count + fresh > m.keys.dim(2)) {
-    m = without_the_dead(m, std::max(fresh, free_slots(std::min(m.count, capacity_))));
+  } else if (m.kept.count + fresh > m.spans.dim(1)) {
+    m = without_the_dead(m, std::max(fresh, free_slots(std::min(m.kept.count, capacity_))));
   }
-  m = remember(m, p.k, p.v, m.first + m.count, 0, e);
-  p.k = memory_slots(m.keys, 0, m.count);
-  p.v = memory_slots(m.values, 0, m.count);
+  const int64_t before = m.kept.count;
+  m.kept = remember(m.kept, p.k, p.v, m.kept.first + before, 0);
+  kernels::copy(x.device(), e.view(), narrow(m.spans, 1, before, fresh).mut());
+  p.k = memory_slots(m.kept.keys, 0, m.kept.count);
+  p.v = memory_slots(m.kept.values, 0, m.kept.count);
   Rows rows;
-  rows.before = m.count - x.dim(1);
-  rows.queries = x.dim(1);
+  rows.before = before;
+  rows.queries = fresh;
   rows.begin = m.begin;
-  Output result(merge(attend_with(p, narrow(m.spans, 1, 0, m.count), rows, {})));
-  result.kept = std::move(m);
+  Output result(merge(attend_with(p, narrow(m.spans, 1, 0, m.kept.count), rows, {})));
+  result.kept =
+      LayerMemory::of(m.kept, InputRows{.begin = m.begin}, ExpiringRows{.spans = m.spans});
   return result;
 }
 
@@ -327,14 +346,16 @@ Output ExpireAttention::left_out(const Tensor& x, const LayerContext& ctx, Pass 
 }
 
 Tensor ExpireAttention::spans_with(const Tensor& x, const LayerContext& ctx) const {
-  const Tensor own = spans(ctx.memory.states, x);
-  return ctx.memory.spans ? concat({ctx.memory.spans, own}, 1) : own;
+  const Tensor own = spans(ctx.memory.get<InputRows>().states, x);
+  const Tensor& kept = ctx.memory.get<ExpiringRows>().spans;
+  return kept ? concat({kept, own}, 1) : own;
 }
 
 /// Shortened spans are used in the mask and the penalty: where the limit is the smaller, nothing of
 /// the span has a gradient. The memories themselves live as long as their own spans say.
 Tensor ExpireAttention::shortened(const Tensor& spans, const LayerContext& ctx) {
-  return ctx.span_limit ? minimum(spans, cast(ctx.span_limit, spans.dtype())) : spans;
+  const auto* limit = ctx.own.find<SpanLimit>();
+  return limit != nullptr ? minimum(spans, cast(limit->steps, spans.dtype())) : spans;
 }
 
 Output ExpireAttention::remembered(const Tensor& spans, const Rows& rows, const Projected& p,
@@ -349,7 +370,7 @@ Output ExpireAttention::remembered(const Tensor& spans, const Rows& rows, const 
 
 Output ExpireAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
-  require(!ctx.memory.keys || !pass.training, kOp,
+  require(!ctx.memory.has<KeyValues>() || !pass.training, kOp,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
   const Rows rows = rows_of(ctx.memory, x.dim(0), x.dim(1), x.device());
   const Tensor e = spans_with(x, ctx);

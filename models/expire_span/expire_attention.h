@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "nn/attention/decoding_memory.h"
 #include "nn/attention/multi_head.h"
+#include "nn/segment.h"
 
 namespace longspan {
 
@@ -33,6 +35,32 @@ struct ExpireOptions {
   SpanLoss loss = SpanLoss::ramp;
 };
 
+/// What a model may set in LayerContext::own: spans of memories count as no longer than this.
+struct SpanLimit {
+  Tensor steps;  ///< [1], no gradient
+};
+
+/// What the layer keeps beside InputRows, where some rows were deleted before others that are
+/// older; in evaluation and decoding beside KeyValues too.
+struct ExpiringRows {
+  /// i64 [B, capacity]: the step of its stream, from 1 on, in which each row was made; with free
+  /// rows, as if none were missing.
+  Tensor births = {};
+  /// [B, capacity] f32 (f64 for f64): steps that each row of KeyValues lives. In decoding [B,
+  /// slots], and rows in place of steps: a span loses one with each row that is deleted behind its
+  /// own.
+  Tensor spans = {};
+
+  /// Returns the births before a stream begins, 1 - capacity to 0, [1, capacity].
+  static Tensor first_births(int64_t capacity, Device device);
+  void visit(const StateVisitor& v) {
+    v({.name = "births", .x = births, .blanks = [this] {
+         return first_births(births.dim(1), births.device());
+       }});
+    v({"spans", spans});
+  }
+};
+
 /// Multi-head attention to memories that expire \cite sukhbaatar2021 (sec. 3): each memory i, the
 /// input h_i of the layer at step i, has a span e_i that all heads share. At distance delta = t - i
 /// >= 1 (a step does not attend to itself),
@@ -44,11 +72,11 @@ struct ExpireOptions {
 ///
 /// The layer makes its own memory (Output::kept) from the rows of the last one and its input: it
 /// deletes those whose mask will be 0 for every query of the next segment and of all after it, and
-/// keeps the others in their order, at the end of `capacity` rows. LayerMemory::births says when
+/// keeps the others in their order, at the end of `capacity` rows. ExpiringRows::births says when
 /// they were made. The newest P rows always stay, so that among them the distance of rows is that
 /// of steps. Which rows stay is decided on the device; the host reads nothing.
 ///
-/// With LayerMemory::keys, as evaluation keeps them, keys, values and spans take the place of
+/// With KeyValues, as evaluation keeps them, keys, values and spans take the place of
 /// states. Decoding appends to them in place (LayerContext::decoding) and deletes once in about
 /// sqrt(2 M) tokens, where there are M rows: only then are rows copied, and more of them live than
 /// `capacity` has space for.
@@ -105,8 +133,9 @@ class ExpireAttention final : public MultiHead {
   Survivors survivors(const Tensor& spans, const Rows& rows, int64_t space) const;
   LayerMemory next_memory(const Tensor& spans, const Rows& rows, const Projected& p,
                           const LayerContext& ctx) const;
+  struct Decoded;
   /// A memory of decoding without the rows that nobody will see, with n free slots.
-  LayerMemory without_the_dead(const LayerMemory& m, int64_t n) const;
+  Decoded without_the_dead(const Decoded& m, int64_t n) const;
   Output decode(const Tensor& x, const LayerContext& ctx) const;
   /// The losses and the memory of forward(), without its y.
   Output remembered(const Tensor& spans, const Rows& rows, const Projected& p,

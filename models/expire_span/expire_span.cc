@@ -199,27 +199,31 @@ ExpireSpan::ExpireSpan(const ExpireSpanConfig& config, const Init& init)
                             .final_norm = c.final_norm,
                             .memory = c.memory},
                            std::move(attention), init);
+  stack_.set_layer_drop(c.layer_drop);
 }
 
 namespace {
 
-/// Adds to a memory when its rows were made, before a stream begins.
-void add_births(LayerMemory& m, int64_t batch, int64_t rows, int64_t phantom, Device device) {
-  m.begin = in_memory(full({batch}, static_cast<double>(rows - phantom), DType::i64, device));
-  m.births = in_memory(clone(expand(first_births(rows, device), {batch, rows})));
+/// Adds to a memory which of its rows exist and when they were made, before a stream begins.
+LayerMemory first_memory(InputRows inputs, ExpiringRows expiring, int64_t batch, int64_t rows,
+                         int64_t phantom, Device device) {
+  inputs.begin_of_stream = rows - phantom;
+  inputs.begin = in_memory(full({batch}, static_cast<double>(rows - phantom), DType::i64, device));
+  expiring.births =
+      in_memory(clone(expand(ExpiringRows::first_births(rows, device), {batch, rows})));
+  return LayerMemory::of(std::move(inputs), std::move(expiring));
 }
 
 }  // namespace
 
 SegmentMemory ExpireSpan::empty_memory(int64_t batch) const {
   const int64_t rows = memory_length();
+  const Shape shape{batch, rows, config_.d_model};
   SegmentMemory memory;
-  memory.phantom = config_.phantom_zero_memory;
   for (int64_t i = 0; i < config_.n_layer; ++i) {
-    LayerMemory m;
-    m.states = Tensor::zeros({batch, rows, config_.d_model}, compute(), device(), Category::memory);
-    add_births(m, batch, rows, memory.phantom, device());
-    memory.layers.push_back(std::move(m));
+    const InputRows inputs{Tensor::zeros(shape, compute(), device(), Category::memory), {}};
+    memory.layers.push_back(
+        first_memory(inputs, {}, batch, rows, config_.phantom_zero_memory, device()));
   }
   return memory;
 }
@@ -231,11 +235,13 @@ SegmentMemory ExpireSpan::evaluation_memory(int64_t batch) const {
   const DType spans = compute() == DType::f64 ? DType::f64 : DType::f32;
   SegmentMemory memory;
   for (int64_t i = 0; i < config_.n_layer; ++i) {
-    LayerMemory m;
-    m.keys = Tensor::zeros(shape, compute(), device(), Category::memory);
-    m.values = Tensor::zeros(shape, compute(), device(), Category::memory);
-    m.spans = Tensor::zeros({batch, rows}, spans, device(), Category::memory);
-    add_births(m, batch, rows, 0, device());
+    KeyValues kept;
+    kept.keys = Tensor::zeros(shape, compute(), device(), Category::memory);
+    kept.values = Tensor::zeros(shape, compute(), device(), Category::memory);
+    ExpiringRows expiring;
+    expiring.spans = Tensor::zeros({batch, rows}, spans, device(), Category::memory);
+    LayerMemory m = first_memory({}, expiring, batch, rows, 0, device());
+    m.set(kept);
     memory.layers.push_back(std::move(m));
   }
   return memory;
@@ -249,14 +255,12 @@ LayerContext ExpireSpan::layer_context(int64_t /*queries*/, int64_t /*keys*/,
 
 Stack::Result ExpireSpan::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                               Pass pass) const {
-  if (!pass.training) return CausalDecoder::run(x, ctx, state, pass);
+  if (!pass.training || !config_.shorten) return CausalDecoder::run(x, ctx, state, pass);
   LayerContext all = ctx;
-  all.layer_drop = config_.layer_drop;
-  if (config_.shorten) {  // one draw for all layers and samples
-    const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    all.span_limit = uniform({1}, pass.at("shorten").gen, 0, static_cast<double>(config_.span_max),
-                             dtype, x.device());
-  }
+  const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  // One draw for all layers and samples.
+  all.own.set(SpanLimit{uniform({1}, pass.at("shorten").gen, 0,
+                                static_cast<double>(config_.span_max), dtype, x.device())});
   return CausalDecoder::run(x, all, state, pass);
 }
 
@@ -264,8 +268,8 @@ std::unique_ptr<DecodeState> ExpireSpan::start_decoding(int64_t batch) const {
   auto state = std::make_unique<StreamState>(batch);
   const Shape shape{batch, config_.phantom_zero_memory, config_.d_model};
   for (int64_t i = 0; i < config_.n_layer && config_.phantom_zero_memory > 0; ++i) {
-    LayerMemory& m = state->memory.layers.emplace_back();
-    m.states = Tensor::zeros(shape, compute(), device(), Category::memory);
+    const Tensor rows = Tensor::zeros(shape, compute(), device(), Category::memory);
+    state->memory.layers.push_back(LayerMemory::of(InputRows{.states = rows}));
   }
   return state;
 }
@@ -298,7 +302,10 @@ std::vector<double> ExpireSpan::living(const SegmentMemory& memory) const {
   std::vector<double> all;
   for (size_t i = 0; i < memory.layers.size(); ++i) {
     LayerMemory m = memory.layers[i];
-    if (m.states) m.states = read(static_cast<int64_t>(i), m.states);
+    if (InputRows rows = m.get<InputRows>(); rows.states) {
+      rows.states = read(static_cast<int64_t>(i), rows.states);
+      m.set(std::move(rows));
+    }
     const Tensor sees = greater(attention_[i]->lives(m), full({1}, 0, DType::f64, device()));
     const double samples = static_cast<double>(std::max<int64_t>(sees.dim(0), 1));
     all.push_back(sum(cast(sees, DType::f64)).item() / samples);
@@ -309,9 +316,10 @@ std::vector<double> ExpireSpan::living(const SegmentMemory& memory) const {
 std::vector<double> stored_rows(const SegmentMemory& memory) {
   std::vector<double> all;
   for (const LayerMemory& m : memory.layers) {
-    require(m.begin && m.births, kName, "the memory is not one of this model");
-    const double rows = static_cast<double>(m.births.dim(1));
-    all.push_back(rows - mean(cast(m.begin, DType::f64)).item());
+    const Tensor &begin = m.get<InputRows>().begin, &births = m.get<ExpiringRows>().births;
+    require(begin && births, kName, "the memory is not one of this model");
+    const double rows = static_cast<double>(births.dim(1));
+    all.push_back(rows - mean(cast(begin, DType::f64)).item());
   }
   return all;
 }

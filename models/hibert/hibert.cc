@@ -101,6 +101,12 @@ void check_config(const HibertConfig& c) {
   require_head(kName, c.token_head);
 }
 
+/// In LayerContext::own: the row of encoder_output that belongs to each row of x, i64 [L]. Without
+/// it all rows have the only one.
+struct EncoderRows {
+  Tensor ids;
+};
+
 /// Adds to each row the context of its sentence. One mask of a sentence's context serves all of its
 /// rows.
 class ContextLayer final : public Layer {
@@ -109,7 +115,8 @@ class ContextLayer final : public Layer {
 
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
     const Tensor c = dropout(ctx.encoder_output, dropout_, pass.at("context"));
-    return ctx.encoder_rows ? take(c, ctx.encoder_rows, 1) : expand(c, x.shape());
+    const auto* rows = ctx.own.find<EncoderRows>();
+    return rows != nullptr ? take(c, rows->ids, 1) : expand(c, x.shape());
   }
   void visit(Visitor& /*v*/) override {}
 
@@ -371,7 +378,7 @@ Tensor Hibert::write(const Tensor& d, const SentenceTargets& written, Pass pass)
   LayerContext ctx;
   ctx.pattern = patterns::causal_segments(written.lengths);
   ctx.encoder_output = unsqueeze(take(d, indices(written.slots, device())), 0);  // c, [1, n, D]
-  ctx.encoder_rows = indices(rows, device());
+  ctx.own.set(EncoderRows{indices(rows, device())});
   const Tensor x = embed(written_token_, written.inputs, written.lengths, pass.at("decoder_emb"));
   return select(decoder_.forward(x, ctx, {}, pass.at("decoder")).y, 0, 0);
 }

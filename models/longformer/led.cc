@@ -4,6 +4,7 @@
 
 #include "models/longformer/led.h"
 
+#include "models/longformer/global_tokens.h"
 #include "models/model_spec.h"
 
 namespace longspan {
@@ -106,9 +107,9 @@ LayerContext Led::layer_context(const SequenceInputs& in) const {
       fail_with<ShapeError>(kName, "global must be [B, S] as the source",
                             {{"source", in.source}, {"global", in.global}});
     }
-    ctx.global = global_tokens(in.global, in.lengths, device());
+    ctx.own.set(global_tokens(in.global, in.lengths, device()));
   } else if (config_.globals != GlobalDefault::none) {
-    ctx.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
+    ctx.own.set(global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device()));
   }
   return ctx;
 }

@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "autograd/mode.h"
+#include "models/longformer/global_tokens.h"
 #include "models/model_spec.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
@@ -26,6 +27,13 @@ namespace longspan {
 namespace {
 
 constexpr const char* kName = "longformer";
+
+/// Returns the global tokens of a batch; empty if there are none.
+const GlobalTokens& globals_of(const LayerContext& ctx) {
+  static const GlobalTokens none;
+  const auto* own = ctx.own.find<GlobalTokens>();
+  return own != nullptr ? *own : none;
+}
 
 /// Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
 constexpr TrainingDefaults published{.length = 4096,
@@ -133,11 +141,11 @@ Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const Laye
   const Tensor k = split_heads(k_.forward(x));
   const AttentionPattern pattern =
       with_lengths(patterns::window_and_globals(x.dim(1), o.one_sided_window, dilations(o),
-                                                ctx.global.positions, x.device()),
+                                                globals_of(ctx).positions, x.device()),
                    ctx.lengths, ctx.lengths);
   std::vector<Keys> keys{{k, v}};
-  if (ctx.global) {
-    const Tensor rows = unsqueeze(ctx.global.rows, 1);               // [B, 1, G]
+  if (const GlobalTokens& globals = globals_of(ctx)) {
+    const Tensor rows = unsqueeze(globals.rows, 1);                  // [B, 1, G]
     keys.push_back({permute_rows(k, rows), permute_rows(v, rows)});  // [B, H, G, d]
   }
   return block_attention(split_heads(q_.forward(x)), keys, pattern, {}, dropout).out;
@@ -146,8 +154,9 @@ Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const Laye
 /// Rows beyond a sample's own number of global tokens are 0.
 Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
                                    const Dropout& dropout) const {
-  const Tensor rows = permute_rows(x, ctx.global.rows);  // [B, G, D]
-  const AttentionPattern pattern = with_lengths(patterns::dense(), ctx.global.count, ctx.lengths);
+  const GlobalTokens& globals = globals_of(ctx);
+  const Tensor rows = permute_rows(x, globals.rows);  // [B, G, D]
+  const AttentionPattern pattern = with_lengths(patterns::dense(), globals.count, ctx.lengths);
   return block_attention(split_heads(q_global_.forward(rows)), split_heads(k_global_.forward(x)), v,
                          pattern, {}, dropout)
       .out;
@@ -156,10 +165,10 @@ Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const Layer
 Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const float p = options_.dropout;
   Tensor y = merge(sliding(x, split_heads(v_.forward(x)), ctx, {p, pass.at("attn")}));
-  if (ctx.global) {
+  if (const GlobalTokens& globals = globals_of(ctx)) {
     const Tensor rows =
         merge(global(x, split_heads(v_global_.forward(x)), ctx, {p, pass.at("attn_global")}));
-    y = add(y, scatter_rows(rows, ctx.global.rows, x.dim(1)));  // y is 0 in these rows
+    y = add(y, scatter_rows(rows, globals.rows, x.dim(1)));  // y is 0 in these rows
   }
   return out_.forward(y);
 }
@@ -168,8 +177,9 @@ Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& c
   const NoGrad off;
   return attention_weights(split_heads(x), [&](const Tensor& unit) {
     const Tensor y = sliding(x, unit, ctx, {});
-    if (!ctx.global) return y;
-    const Tensor to = unsqueeze(ctx.global.rows, 1);  // [B, 1, G]
+    const GlobalTokens& globals = globals_of(ctx);
+    if (!globals) return y;
+    const Tensor to = unsqueeze(globals.rows, 1);  // [B, 1, G]
     return add(y, scatter_rows(global(x, unit, ctx, {}), to, x.dim(1)));
   });
 }
@@ -214,7 +224,7 @@ LayerContext Longformer::layer_context(const EncoderInputs& in) const {
       fail_with<ShapeError>(kName, "global must be [B, L] as the tokens",
                             {{"tokens", in.tokens}, {"global", in.global}});
     }
-    seen.global = global_tokens(in.global, in.lengths, device());
+    seen.own.set(global_tokens(in.global, in.lengths, device()));
     return seen;
   }
   const bool asks = config_.classes > 0 || config_.span_head || config_.choice_head;
@@ -222,7 +232,7 @@ LayerContext Longformer::layer_context(const EncoderInputs& in) const {
           "which tokens are global? set EncoderInputs::global (for classes the first token, for "
           "answers those of the question), or the option globals to first or none");
   if (config_.globals == GlobalDefault::first) {
-    seen.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
+    seen.own.set(global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device()));
   }
   return seen;
 }

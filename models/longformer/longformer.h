@@ -27,7 +27,8 @@ struct LongformerAttentionOptions {
 ///   rows i in G       all keys; q = W_qg x_i, k = W_kg x_j, v = W_vg x_j; one softmax
 /// with dilation s of the head. In the paper other rows read global keys through the global
 /// projections; the released code and this class use the sliding ones. Reads LayerContext::lengths
-/// and LayerContext::global. Without global tokens the second set of projections is unused.
+/// and GlobalTokens of LayerContext::own. Without global tokens the second set of projections is
+/// unused.
 class LongformerAttention final : public Layer {
  public:
   LongformerAttention(const LongformerAttentionOptions& options, const Init& init);

@@ -195,7 +195,7 @@ void LongformerLM::visit_more(Visitor& v) { v("u", u_)("v", v_); }
 LayerContext LongformerLM::layer_context(int64_t queries, int64_t keys,
                                          int64_t /*first_key*/) const {
   LayerContext ctx;
-  ctx.distances = distances_.rows(keys);
+  ctx.own.set(Distances{distances_.rows(keys)});
   for (int64_t i = 0; i < config_.n_layer; ++i) {
     ctx.layer_patterns.push_back(pattern_of(config_, i, queries, keys));
   }

@@ -159,7 +159,7 @@ LayerContext TransformerXL::layer_context(int64_t /*queries*/, int64_t keys,
                                           int64_t /*first_key*/) const {
   LayerContext ctx;
   ctx.pattern = config_.window > 0 ? patterns::local(config_.window) : patterns::causal();
-  ctx.distances = distances_.rows(keys);
+  ctx.own.set(Distances{distances_.rows(keys)});
   return ctx;
 }
 
@@ -171,7 +171,8 @@ int64_t TransformerXL::first_visible(int64_t position) const {
 Stack::Result TransformerXL::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                                  Pass pass) const {
   LayerContext dropped = ctx;
-  dropped.distances = dropout(ctx.distances, config_.dropout, pass.at("positions"));
+  const Tensor& all = ctx.own.find<Distances>()->sinusoids;
+  dropped.own.set(Distances{dropout(all, config_.dropout, pass.at("positions"))});
   Stack::Result result = CausalDecoder::run(x, dropped, state, pass);
   result.y = dropout(result.y, config_.dropout, pass.at("final"));
   return result;

@@ -35,8 +35,8 @@ Tensor memory_slots(const Tensor& cache, int64_t begin, int64_t length) {
   return cache.alias(shape, cache.strides(), begin * cache.strides()[2]);
 }
 
-LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, int64_t position,
-                     int64_t keep_from, const Tensor& spans) {
+KeyValues remember(const KeyValues& old, const Tensor& k, const Tensor& v, int64_t position,
+                   int64_t keep_from) {
   require(!old.keys || old.first + old.count == position, "attention",
           "the memory ends at position {}, the input begins at {}", old.first + old.count,
           position);
@@ -44,16 +44,9 @@ LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, i
   const int64_t first = old.keys ? std::clamp(keep_from, old.first, position) : position;
   const int64_t kept = position - first;
   const bool fits = old.keys && old.count + n <= old.keys.dim(2);
-  LayerMemory m = old;
+  KeyValues m;
   m.keys = append(old.keys, first - old.first, kept, k, fits);
   m.values = append(old.values, first - old.first, kept, v, fits);
-  if (spans) {
-    const auto as_rows = [](const Tensor& x) {  // [B, n] -> [B, 1, n, 1]
-      return x ? x.alias({x.dim(0), 1, x.dim(1), 1}, {x.strides()[0], 0, x.strides()[1], 1}, 0) : x;
-    };
-    const Tensor rows = append(as_rows(old.spans), first - old.first, kept, as_rows(spans), fits);
-    m.spans = rows.alias({rows.dim(0), rows.dim(2)}, {rows.strides()[0], rows.strides()[2]}, 0);
-  }
   m.first = fits ? old.first : first;
   m.count = position + n - m.first;
   return m;

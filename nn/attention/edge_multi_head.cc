@@ -67,16 +67,20 @@ Tensor EdgeMultiHead::merge(const Tensor& heads) const {
 
 Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (options_.cross) return forward_cross(x, ctx, pass);
-  require(ctx.edges != nullptr, kName, "no layout is given; set LayerContext::edges");
-  const EdgeRows& rows = *ctx.edges;
+  const auto* edges = ctx.own.find<EdgeContext>();
+  require(edges != nullptr && edges->rows != nullptr, kName,
+          "no layout is given; set EdgeContext::rows of LayerContext::own");
+  const EdgeRows& rows = *edges->rows;
   Output result;
   result.memory = ctx.memory;
   const Tensor q = split_heads(q_.forward(rows.of(x)));
   Tensor k = split_heads(k_.forward(x)), v = split_heads(v_.forward(x));
   if (ctx.decoding) {
     require_no_recording();
-    k = result.memory.keys = placed(ctx.memory.keys, k, rows);
-    v = result.memory.values = placed(ctx.memory.values, v, rows);
+    const auto& old = ctx.memory.get<KeyValues>();
+    k = placed(old.keys, k, rows);
+    v = placed(old.values, v, rows);
+    result.memory.set(KeyValues{k, v});
   }
   const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};
   result.y =
@@ -85,9 +89,11 @@ Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pas
 }
 
 Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  require(ctx.encoder_edges != nullptr && ctx.encoder_output, kName,
-          "cross-attention has no input; set LayerContext::encoder_output and encoder_edges");
-  const auto& layout = ctx.encoder_edges->layout;
+  const auto* edges = ctx.own.find<EdgeContext>();
+  require(edges != nullptr && edges->encoder_rows != nullptr && ctx.encoder_output, kName,
+          "cross-attention has no input; set LayerContext::encoder_output and "
+          "EdgeContext::encoder_rows");
+  const auto& layout = edges->encoder_rows->layout;
   const int64_t batch = x.dim(0), n = layout->n_rows / batch;
   if (n * batch != layout->n_rows || n > x.dim(1)) {
     fail_with<ShapeError>(
@@ -95,16 +101,15 @@ Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pa
         {{"x", x}});
   }
   Output result;
-  LayerMemory& memory = result.memory = ctx.memory;
-  Tensor k = memory.context_keys, v = memory.context_values;
+  result.memory = ctx.memory;
+  auto [k, v] = ctx.memory.get<SourceKeyValues>();
   if (!k) {
     k = split_heads(k_.forward(ctx.encoder_output));
     v = split_heads(v_.forward(ctx.encoder_output));
   }
   if (ctx.decoding) {
     require_no_recording();
-    memory.context_keys = k;
-    memory.context_values = v;
+    result.memory.set(SourceKeyValues{k, v});
   }
   const Tensor rows = narrow(x, 1, 0, n);
   const Tensor q = split_heads(q_.forward(reshape(rows, {1, batch * n, x.dim(2)})));
@@ -121,7 +126,7 @@ Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pa
 Tensor EdgeMultiHead::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
   require<NotImplemented>(!options_.cross, kName, "cross-attention gives no probabilities");
-  const EdgeRows& rows = *ctx.edges;
+  const EdgeRows& rows = *ctx.own.find<EdgeContext>()->rows;
   const Tensor q = split_heads(q_.forward(rows.of(x))), k = split_heads(k_.forward(x));
   const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};
   return attention_weights(split_heads(v_.forward(x)), [&](const Tensor& unit) {

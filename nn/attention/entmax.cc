@@ -1,6 +1,7 @@
 #include "nn/attention/entmax.h"
 
 #include "autograd/mode.h"
+#include "nn/segment.h"
 #include "ops/attention/entmax_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -29,7 +30,8 @@ AttentionPattern EntmaxAttention::pattern_of(const LayerContext& ctx) const {
   require<NotImplemented>(ctx.also.empty(), "attention", "entmax takes one pattern, not {}",
                           1 + ctx.also.size());
   AttentionPattern pattern = options().cross ? ctx.encoder_pattern : ctx.pattern;
-  if (!options().cross && ctx.memory.states) pattern.mask.k_begin = ctx.memory.begin;
+  const auto& rows = ctx.memory.get<InputRows>();
+  if (!options().cross && rows.states) pattern.mask.k_begin = rows.begin;
   return pattern;
 }
 

@@ -217,7 +217,7 @@ Output LshAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   const LshBuckets buckets = buckets_of(options_.n_max);
   Output result;
   result.memory = ctx.memory;
-  const bool prompt = !ctx.memory.keys;
+  const bool prompt = !ctx.memory.has<KeyValues>();
   require(prompt == ctx.choices.empty(), kOp,
           "decoding takes the buckets of all tokens before, and only with their keys");
   const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
@@ -227,23 +227,25 @@ Output LshAttention::decode(const Tensor& x, const LayerContext& ctx) const {
     const Tensor seen =
         dense(x.dim(1)) ? zeros({q.dim(0), q.dim(1), 1, q.dim(2)}, DType::i32, q.device()) : ids;
     result.y = merge(lsh_attention(q, v, seen, pairs).out);
-    result.memory = remember(result.memory, q, v, ctx.position, 0);
+    result.memory.set(remember({}, q, v, ctx.position, 0));
     result.choices = {ids};
     return result;
   }
   result.choices = {concat({ctx.choices.front(), ids}, 3)};
   const std::vector<int32_t> all = result.choices.front().to_vector<int32_t>();  // [B H R tokens]
   std::vector<Tensor> rows;
+  KeyValues now = ctx.memory.get<KeyValues>();
   for (int64_t i = 0; i < x.dim(1); ++i) {
     const auto row = [&](const Tensor& t, int axis) { return narrow(t, axis, i, 1); };
-    result.memory = remember(result.memory, row(q, 2), row(v, 2), ctx.position + i, 0);
-    rows.push_back(attend_last(result.memory, all, result.choices.front().dim(3), buckets));
+    now = remember(now, row(q, 2), row(v, 2), ctx.position + i, 0);
+    rows.push_back(attend_last(now, all, result.choices.front().dim(3), buckets));
   }
+  result.memory.set(now);
   result.y = merge(concat(rows, 2));
   return result;
 }
 
-Tensor LshAttention::attend_last(const LayerMemory& memory, const std::vector<int32_t>& ids,
+Tensor LshAttention::attend_last(const KeyValues& memory, const std::vector<int32_t>& ids,
                                  int64_t known, const LshBuckets& buckets) const {
   const int64_t tokens = memory.count, batch = memory.keys.dim(0), heads = options_.n_head;
   const LshOptions pairs = pairs_of(buckets, tokens, Pass{});

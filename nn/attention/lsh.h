@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nn/attention/decoding_memory.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
 #include "ops/attention/lsh.h"
@@ -72,7 +73,7 @@ class LshAttention : public Layer {
   Output decode(const Tensor& x, const LayerContext& ctx) const;
   /// Attends from the newest token in `memory` to all tokens there: [B, H, 1, d]. ids: [B, H, R,
   /// known], which may include later tokens.
-  Tensor attend_last(const LayerMemory& memory, const std::vector<int32_t>& ids, int64_t known,
+  Tensor attend_last(const KeyValues& memory, const std::vector<int32_t>& ids, int64_t known,
                      const LshBuckets& buckets) const;
 
   LshAttentionOptions options_;

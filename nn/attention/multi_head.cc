@@ -5,6 +5,7 @@
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "nn/attention/decoding_memory.h"
+#include "nn/segment.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 
@@ -73,8 +74,8 @@ Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const Scor
                          const Dropout& dropout) const {
   std::vector<AttentionPattern> parts = {options_.cross ? ctx.encoder_pattern : ctx.pattern};
   if (!options_.cross) parts.insert(parts.end(), ctx.also.begin(), ctx.also.end());
-  if (!options_.cross && ctx.memory.states) {
-    for (AttentionPattern& part : parts) part.mask.k_begin = ctx.memory.begin;
+  if (const InputRows& rows = ctx.memory.get<InputRows>(); !options_.cross && rows.states) {
+    for (AttentionPattern& part : parts) part.mask.k_begin = rows.begin;
   }
   const Keys keys[] = {{p.k, p.v}};
   return block_attention(p.q, keys, parts, terms, dropout).out;
@@ -91,26 +92,27 @@ Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemor
     require(static_cast<bool>(ctx.encoder_output), "attention",
             "cross-attention has no input; set LayerContext::encoder_output");
     if (!ctx.decoding) return project(x, ctx.encoder_output);
-    if (memory.context_keys) {
-      return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values, x};
+    if (memory.has<SourceKeyValues>()) {
+      const auto& source = memory.get<SourceKeyValues>();
+      return {split_heads(q_.forward(x)), source.keys, source.values, x};
     }
     Projected p = project(x, ctx.encoder_output);
-    memory.context_keys = p.k.detach();
-    memory.context_values = p.v.detach();
+    memory.set(SourceKeyValues{p.k.detach(), p.v.detach()});
     return p;
   }
-  if (memory.states) {
-    return project_after(cast(memory.states, x.dtype()), x);  // keys [B, H, M + L, d]
+  if (const Tensor& states = memory.get<InputRows>().states) {
+    return project_after(cast(states, x.dtype()), x);  // keys [B, H, M + L, d]
   }
   Projected p = project(x);
   if (ctx.decoding) {
     require<GradientError>(!autograd::recording(), "attention",
                            "decoding keeps keys and values without history; use NoGrad");
-    memory = remember(memory, p.k, p.v, ctx.position, ctx.keep_from);
-    const int64_t begin = std::max(ctx.keep_from, memory.first);
-    const int64_t seen = memory.first + memory.count - begin;
-    p.k = memory_slots(memory.keys, begin - memory.first, seen);
-    p.v = memory_slots(memory.values, begin - memory.first, seen);
+    const KeyValues now = remember(memory.get<KeyValues>(), p.k, p.v, ctx.position, ctx.keep_from);
+    const int64_t begin = std::max(ctx.keep_from, now.first);
+    const int64_t seen = now.first + now.count - begin;
+    p.k = memory_slots(now.keys, begin - now.first, seen);
+    p.v = memory_slots(now.values, begin - now.first, seen);
+    memory.set(now);
   }
   return p;
 }

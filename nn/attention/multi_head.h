@@ -42,7 +42,8 @@ class MultiHead : public Layer {
  public:
   MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init);
 
-  /// x [B, L, D] -> [B, L, D]. ctx.memory.states, if defined, come before x as keys and values.
+  /// x [B, L, D] -> [B, L, D]. InputRows::states of ctx.memory, if there are any, come before x as
+  /// keys and values.
   /// Decoding appends the keys and values of x to those in ctx.memory and returns the new memory.
   /// Throws ShapeError, DTypeError; ValueError if cross-attention has no encoder output and if the
   /// memory does not end at ctx.position; GradientError when decoding with recording on.

@@ -8,6 +8,7 @@
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "nn/attention/decoding_memory.h"
+#include "nn/segment.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -163,40 +164,42 @@ Tensor PerformerAttention::attend(const Projected& projected, const LayerContext
 }
 
 Output PerformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  require<NotImplemented>(!ctx.memory.states, kOp, "there is no memory of earlier segments");
+  require<NotImplemented>(!ctx.memory.get<InputRows>().states, kOp,
+                          "there is no memory of earlier segments");
   return ctx.decoding ? decode(x, ctx) : MultiHead::forward(x, ctx, pass);
 }
 
 Output PerformerAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   require<GradientError>(!autograd::recording(), kOp, "decoding has no gradients; use NoGrad");
   Output result;
-  LayerMemory& memory = result.memory;
-  memory = ctx.memory;
+  result.memory = ctx.memory;
   Projected p = project(x);
   const int64_t tokens = ctx.position + x.dim(1);
   if (exact(tokens)) {
-    memory = remember(memory, p.k, p.v, ctx.position, 0);
-    p.k = memory_slots(memory.keys, 0, tokens);
-    p.v = memory_slots(memory.values, 0, tokens);
+    const KeyValues now = remember(ctx.memory.get<KeyValues>(), p.k, p.v, ctx.position, 0);
+    p.k = memory_slots(now.keys, 0, tokens);
+    p.v = memory_slots(now.values, 0, tokens);
+    result.memory.set(now);
     result.y = merge(attend_exactly(normed(p), ctx, {}, {}));
     return result;
   }
   LinearAttentionOptions o = features_of(ctx);
   o.keep_state = true;
-  o.state = {memory.sums, memory.top};
-  if (memory.keys) {  // from now on there are only features: the state of the tokens so far
-    Projected before{narrow(p.q, 2, 0, 0), memory_slots(memory.keys, 0, memory.count),
-                     memory_slots(memory.values, 0, memory.count)};
+  const auto& sums = ctx.memory.get<LinearSums>();
+  o.state = {sums.sums, sums.top};
+  if (ctx.memory.has<KeyValues>()) {  // from now on only features: the state of the tokens so far
+    const auto& kept = ctx.memory.get<KeyValues>();
+    Projected before{narrow(p.q, 2, 0, 0), memory_slots(kept.keys, 0, kept.count),
+                     memory_slots(kept.values, 0, kept.count)};
     before = normed(before);
     o.causal = false;
     o.state = linear_attention(before.q, before.k, before.v, projection_, o).state;
     o.causal = causal_;
-    memory = {};
+    result.memory = {};
   }
   p = normed(p);
   const LinearAttentionResult now = linear_attention(p.q, p.k, p.v, projection_, o);
-  memory.sums = in_memory(now.state.sums);
-  memory.top = in_memory(now.state.top);
+  result.memory.set(LinearSums{in_memory(now.state.sums), in_memory(now.state.top)});
   result.y = merge(now.out);
   return result;
 }

@@ -62,6 +62,17 @@ struct FeatureError {
   double output = 0;
 };
 
+/// What linear attention keeps in decoding: sums over all keys so far and their exponents,
+/// [B, H, F, dv + 1] and [B, H, F] (ops/attention/linear_attention.h).
+struct LinearSums {
+  Tensor sums, top;
+
+  void visit(const StateVisitor& v) {
+    v({"sums", sums});
+    v({"top", top});
+  }
+};
+
 /// Multi-head attention whose weights are products of random features \cite choromanski2021 (FAVOR
 /// and FAVOR+), or of any features that linear_attention() knows:
 ///   out_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j)

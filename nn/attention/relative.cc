@@ -68,21 +68,24 @@ ScoreTerms RelativeMultiHead::terms(Projected& p, const LayerContext& ctx,
                                     LayerMemory& memory) const {
   const DType dtype = p.q.dtype();
   const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair has a larger distance
-  require(static_cast<bool>(ctx.distances) && ctx.distances.dim(0) > left, "attention",
-          "relative positions need the sinusoids of distances up to {}; set "
-          "LayerContext::distances",
+  const auto* own = ctx.own.find<Distances>();
+  require(own != nullptr && own->sinusoids && own->sinusoids.dim(0) > left, "attention",
+          "relative positions need the sinusoids of distances up to {}; set Distances of "
+          "LayerContext::own",
           left);
+  const Tensor& sinusoids = own->sinusoids;
   ScoreTerms t;
   t.id = {left, 0};
   if (ctx.decoding) {
     // The weights do not change, so that the table is projected once, and again as it grows.
-    if (!memory.distances || memory.distances.dim(1) <= left) {
-      memory.distances = projected(ctx.distances, ctx.distances.dim(0), dtype);
-      memory.distances.set_category(Category::memory);
+    Tensor table = memory.get<ProjectedDistances>().table;
+    if (!table || table.dim(1) <= left) {
+      table = in_memory(projected(sinusoids, sinusoids.dim(0), dtype));
+      memory.set(ProjectedDistances{table});
     }
-    t.relation_key = last_rows(memory.distances, left + 1);
+    t.relation_key = last_rows(table, left + 1);
   } else {
-    t.relation_key = projected(ctx.distances, left + 1, dtype);
+    t.relation_key = projected(sinusoids, left + 1, dtype);
   }
   t.relation_query = add(p.q, unsqueeze(cast(v_, dtype), 1));
   p.q = add(p.q, unsqueeze(cast(u_, dtype), 1));

@@ -7,7 +7,7 @@
 namespace longspan {
 
 /// The sinusoids of distances, R_delta = [sin(delta f), cos(delta f)], f_k = 10000^(-2 k / D): a
-/// model makes one table, and its layers read it as LayerContext::distances.
+/// model makes one table, and its layers read rows of it as Distances.
 class DistanceTable {
  public:
   DistanceTable() = default;
@@ -24,10 +24,22 @@ class DistanceTable {
   Tensor sinusoids_;  // [n, D], not a parameter: row r has distance n - 1 - r
 };
 
+/// The rows of a model's DistanceTable that its layers read in LayerContext::own.
+struct Distances {
+  Tensor sinusoids;  ///< [n, D], of distances n - 1 to 0
+};
+
+/// What decoding keeps of them: W_R R [H, n, d] for distances n - 1 to 0.
+struct ProjectedDistances {
+  Tensor table;
+
+  void visit(const StateVisitor& v) { v({"distances", table, StateKind::shared}); }
+};
+
 /// Transformer-XL's relative positions \cite dai2019 (sec. 3.3), for causal attention:
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d)
 /// W_R is this layer's own, u and v [H, d] too or those of several layers. R is
-/// LayerContext::distances, for the distances that the layer needs or more.
+/// Distances::sinusoids of LayerContext::own, for the distances that the layer needs or more.
 class RelativeMultiHead : public MultiHead {
  public:
   /// own_biases: the layer names u and v; else the model does, which shares them among its layers.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/attention/centroids.h"
+#include "nn/attention/decoding_memory.h"
 #include "nn/layers.h"
 #include "nn/position.h"
 #include "ops/attention/routing.h"
@@ -52,6 +53,19 @@ struct RoutingOptions {
   CentroidUpdate update = CentroidUpdate::spherical;
   double decay = 0.999, reseed_below = 0;
   Scheme weights = {}, out_weights = {}, relative = {};
+};
+
+/// The groups that routing heads keep in decoding, beside KeyValues.
+struct RoutingGroups {
+  /// i32 [B, Hr, k, w]: the positions in each group, ascending, -1 in free places. [B, Hr, 2 k, w]
+  /// where keys are chosen apart: first the groups of queries.
+  Tensor groups;
+  Tensor scores;  ///< of the positions, as `groups`; [B, 1] with argmax_recent, which has none
+
+  void visit(const StateVisitor& v) {
+    v({"groups", groups});
+    v({"group_scores", scores});
+  }
 };
 
 /// Local heads beside heads whose keys are chosen by content \cite roy2021 . The first heads are
@@ -115,11 +129,11 @@ class RoutingAttention : public Layer {
   Tensor commitment(const Heads& heads, const Selection& s) const;
   Tensor merge(const std::vector<Tensor>& heads) const;  // [B, .., L, d] each -> [B, L, D]
   Output decode(const Tensor& x, const LayerContext& ctx) const;
-  LayerMemory with_groups(LayerMemory memory, const Heads& prompt, const Selection& s) const;
-  /// Lets the newest token join groups, by its clustered rows [B, Hr, 1, d], those of its key only
-  /// if keys are clustered apart, and returns what its query sees in them.
-  Tensor attend_last(LayerMemory& memory, const Tensor& q, const Tensor& clustered,
-                     const Tensor& clustered_keys) const;
+  RoutingGroups groups_of(const Heads& prompt, const Selection& s) const;
+  /// Lets the newest token in `memory` join groups, by its clustered rows [B, Hr, 1, d], those of
+  /// its key only if keys are clustered apart, and returns what its query sees in them.
+  Tensor attend_last(const KeyValues& memory, RoutingGroups& groups, const Tensor& q,
+                     const Tensor& clustered, const Tensor& clustered_keys) const;
 
   RoutingOptions options_;
   Linear local_q_, local_k_, q_, k_, v_, out_, mix_;

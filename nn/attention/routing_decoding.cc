@@ -20,8 +20,8 @@ namespace {
 constexpr const char* kOp = "routing attention";
 
 /// Returns what a layer of heads sees in decoding: [B, heads, tokens, d].
-Tensor kept(const Tensor& cache, const LayerMemory& memory, int64_t first, int64_t heads) {
-  return narrow(memory_slots(cache, 0, memory.count), 1, first, heads);
+Tensor heads_of(const Tensor& cache, int64_t tokens, int64_t first, int64_t heads) {
+  return narrow(memory_slots(cache, 0, tokens), 1, first, heads);
 }
 
 }  // namespace
@@ -31,42 +31,45 @@ Output RoutingAttention::decode(const Tensor& x, const LayerContext& ctx) const 
                          "decoding keeps keys and values without history; use NoGrad");
   const RoutingOptions& o = options_;
   Heads h = project(x);
-  const bool prompt = !ctx.memory.keys;
+  const bool prompt = !ctx.memory.has<KeyValues>();
   std::vector<Tensor> keys, parts;
   if (o.local_heads > 0) keys.push_back(h.local_k);
   if (o.routing_heads > 0) keys.push_back(h.k);
   Output result;
-  LayerMemory& memory = result.memory;
-  memory = remember(ctx.memory, keys.size() == 1 ? keys[0] : concat(keys, 1), h.v, ctx.position, 0);
+  result.memory = ctx.memory;
+  const KeyValues now =
+      remember(ctx.memory.get<KeyValues>(), keys.size() == 1 ? keys[0] : concat(keys, 1), h.v,
+               ctx.position, 0);
+  result.memory.set(now);
   if (o.local_heads > 0) {
     ScoreTerms terms;
     if (local_tables_) local_tables_.fill(terms, x.dtype());
-    const Tensor k = kept(memory.keys, memory, 0, o.local_heads);
-    const Tensor v = kept(memory.values, memory, 0, o.local_heads);
+    const Tensor k = heads_of(now.keys, now.count, 0, o.local_heads);
+    const Tensor v = heads_of(now.values, now.count, 0, o.local_heads);
     parts.push_back(block_attention(h.local_q, k, v, ctx.pattern, terms).out);
   }
   if (o.routing_heads > 0 && prompt) {
     const Selection s = select(h, {}, false);
     parts.push_back(routed(h, s, routing_terms(x.dtype()), Pass{}).out);
-    memory = with_groups(std::move(memory), h, s);
+    result.memory.set(groups_of(h, s));
   } else if (o.routing_heads > 0) {
     std::vector<Tensor> rows;
+    KeyValues past = now;
+    RoutingGroups groups = ctx.memory.get<RoutingGroups>();
     for (int64_t i = 0; i < x.dim(1); ++i) {
-      LayerMemory past = memory;
       past.count = ctx.position + i + 1;
       const Tensor of_keys = o.share_qk ? Tensor{} : narrow(h.k, 2, i, 1);
-      rows.push_back(attend_last(past, narrow(h.q, 2, i, 1), narrow(h.x, 2, i, 1), of_keys));
-      memory.groups = past.groups;
-      memory.group_scores = past.group_scores;
+      rows.push_back(
+          attend_last(past, groups, narrow(h.q, 2, i, 1), narrow(h.x, 2, i, 1), of_keys));
     }
+    result.memory.set(groups);
     parts.push_back(rows.size() == 1 ? rows[0] : concat(rows, 2));
   }
   result.y = merge(parts);
   return result;
 }
 
-LayerMemory RoutingAttention::with_groups(LayerMemory memory, const Heads& h,
-                                          const Selection& s) const {
+RoutingGroups RoutingAttention::groups_of(const Heads& h, const Selection& s) const {
   const RoutingOptions& o = options_;
   const Tensor& mu = centroids_.means();
   const int64_t batch = h.q.dim(0), length = h.q.dim(2), w = o.window;
@@ -83,9 +86,8 @@ LayerMemory RoutingAttention::with_groups(LayerMemory memory, const Heads& h,
     };
     add_groups(h.x, s.queries);
     if (!o.share_qk) add_groups(h.k, s.keys);
-    memory.groups = groups.size() == 1 ? groups[0] : concat(groups, 2);
-    memory.group_scores = scores.size() == 1 ? scores[0] : concat(scores, 2);
-    return memory;
+    return {groups.size() == 1 ? groups[0] : concat(groups, 2),
+            scores.size() == 1 ? scores[0] : concat(scores, 2)};
   }
   const std::vector<int32_t> nearest = s.nearest.to_vector<int32_t>();
   std::vector<int32_t> groups(static_cast<size_t>(numel(shape)), -1);
@@ -101,9 +103,7 @@ LayerMemory RoutingAttention::with_groups(LayerMemory memory, const Heads& h,
       std::copy(all.end() - n, all.end(), groups.begin() + (row * o.clusters + c) * w);
     }
   }
-  memory.groups = Tensor::from(groups, shape, h.q.device());
-  memory.group_scores = zeros({batch, 1}, mu.dtype(), h.q.device());
-  return memory;
+  return {Tensor::from(groups, shape, h.q.device()), zeros({batch, 1}, mu.dtype(), h.q.device())};
 }
 
 namespace {
@@ -176,8 +176,8 @@ Lists lists_of(std::vector<int32_t>& groups, const std::vector<std::vector<int64
 
 }  // namespace
 
-Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const Tensor& clustered,
-                                     const Tensor& clustered_keys) const {
+Tensor RoutingAttention::attend_last(const KeyValues& memory, RoutingGroups& state, const Tensor& q,
+                                     const Tensor& clustered, const Tensor& clustered_keys) const {
   const RoutingOptions& o = options_;
   const Tensor& mu = centroids_.means();
   const int64_t batch = q.dim(0), rows = batch * o.routing_heads, k = o.clusters, w = o.window;
@@ -185,7 +185,7 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
   const int64_t kinds = clustered_keys ? 2 : 1, to_keys = (kinds - 1) * k * w;
   const auto token = static_cast<int32_t>(memory.count - 1);
   const Tensor x = cast(clustered, mu.dtype());
-  std::vector<int32_t> groups = memory.groups.to_vector<int32_t>();
+  std::vector<int32_t> groups = state.groups.to_vector<int32_t>();
   std::vector<double> scores, scores_of_keys, known;
   std::vector<int32_t> nearest;
   const auto scores_of = [&](const Tensor& rows_of_tokens) {  // [B, Hr, k]
@@ -194,7 +194,7 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
   if (recent()) {
     nearest = nearest_centroids(x, mu).to_vector<int32_t>();
   } else {
-    known = cast(memory.group_scores, DType::f64).to_vector<double>();
+    known = cast(state.scores, DType::f64).to_vector<double>();
     scores = scores_of(x);
     if (clustered_keys) scores_of_keys = scores_of(cast(clustered_keys, mu.dtype()));
   }
@@ -225,7 +225,7 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
   AttentionPattern pattern = patterns::causal();
   pattern.mask.k_begin = Tensor::from(lists.begin, {rows * many}, device);
   const auto members = [&](const Tensor& cache) {
-    return detail::gathered(kept(cache, memory, o.local_heads, o.routing_heads), order);
+    return detail::gathered(heads_of(cache, memory.count, o.local_heads, o.routing_heads), order);
   };
   const Tensor query =
       reshape(expand(q, {batch, o.routing_heads, many, o.d_head}), {rows * many, 1, 1, o.d_head});
@@ -238,10 +238,10 @@ Tensor RoutingAttention::attend_last(LayerMemory& memory, const Tensor& q, const
     const Tensor alone = reshape(equal(pattern.mask.k_begin, last), {rows * many, 1, 1, 1});
     out = detail::with_alone(out, narrow(values, 2, w - 1, 1), alone, terms);
   }
-  memory.groups = Tensor::from(groups, memory.groups.shape(), device);
+  state.groups = Tensor::from(groups, state.groups.shape(), device);
   if (!recent()) {
-    const Tensor all = Tensor::from(known, memory.group_scores.shape());
-    memory.group_scores = to_device(cast(all, mu.dtype()), device);
+    const Tensor all = Tensor::from(known, state.scores.shape());
+    state.scores = to_device(cast(all, mu.dtype()), device);
   }
   const Tensor n = to_device(
       cast(Tensor::from(lists.count, {batch, o.routing_heads, 1, 1}), mu.dtype()), device);

@@ -115,9 +115,9 @@ TEST(StreamsOfARun, OfAccumulatedBatchesAreIndependent) {
     EXPECT_NEAR(a.take(step), b.take(step), 1e-5) << step;
   }
   ASSERT_EQ(a.memories.size(), 2u);
-  const Tensor all = b.memories[0].layers[1].states;
+  const Tensor all = b.memories[0].layers[1].get<InputRows>().states;
   for (int64_t i = 0; i < 2; ++i) {
-    EXPECT_LT(distance(a.memories[static_cast<size_t>(i)].layers[1].states,
+    EXPECT_LT(distance(a.memories[static_cast<size_t>(i)].layers[1].get<InputRows>().states,
                        contiguous(narrow(all, 0, 3 * i, 3))),
               1e-4);
   }
@@ -130,7 +130,8 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   c.batch = 30;
   Stepped r(std::move(c));  // 5,400 bytes of training: two segments in each stream
   r.take(0);
-  EXPECT_EQ(r.memories[0].layers[0].begin.to_vector<int64_t>(), std::vector<int64_t>(30, 0));
+  EXPECT_EQ(r.memories[0].layers[0].get<InputRows>().begin.to_vector<int64_t>(),
+            std::vector<int64_t>(30, 0));
   const SegmentMemory empty = r.run.model->empty_memory(30);
   EXPECT_FALSE(r.data->reset(1));
   ASSERT_TRUE(r.data->reset(2));
@@ -289,7 +290,7 @@ TEST(StreamsOfARun, KeepTheBytesThatWerePredicted) {
     for (const int64_t length : {5, 32, 301}) {
       RunConfig config = config_of(folder, 1, "cpu", c.model, {{c.field, std::to_string(length)}});
       const auto model = config.model->build(Init{.meta = true});
-      const int64_t width = model->empty_memory(1).layers[0].states.dim(2);
+      const int64_t width = model->empty_memory(1).layers[0].get<InputRows>().states.dim(2);
       const auto block = [](int64_t bytes) { return memory::block_bytes(bytes); };
       const int64_t rows = c.rows(length), layers = model->layers(),
                     of_layer = block(3 * rows * width * 4) + c.of_a_row * block(3 * rows * 8),

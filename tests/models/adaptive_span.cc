@@ -335,7 +335,7 @@ TEST(AdaptiveSpan, ASpanThatOutgrowsItsKeysSeesFewer) {
   set_spans(model, {{0, 0.02}});
   auto state = model.start_decoding(1);
   for (int64_t t = 0; t < 59; ++t) model.decode(contiguous(narrow(tokens, 1, t, 1)), *state);
-  const int64_t first = dynamic_cast<StreamState&>(*state).memory.layers[0].first;
+  const int64_t first = dynamic_cast<StreamState&>(*state).memory.layers[0].get<KeyValues>().first;
   set_spans(model, {{0.5, 1}});
   ASSERT_GT(first, 59 - model.spans()[0][0]);
   ASSERT_LT(first, 59);

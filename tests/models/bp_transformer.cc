@@ -21,6 +21,7 @@
 #include "models/evaluate.h"
 #include "models/generate.h"
 #include "models/transformer/transformer.h"
+#include "nn/attention/decoding_memory.h"
 #include "ops/attention/edge_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -550,7 +551,7 @@ TEST(BpTransformer, DecodingKeepsCompleteNodesAlone) {
     const auto& memory = dynamic_cast<const StreamState&>(*state).memory;
     ASSERT_EQ(memory.layers.size(), 3u);
     // Keys of nodes that are not complete have not been computed: they are zero.
-    const Tensor& keys = memory.layers[1].keys;
+    const Tensor& keys = memory.layers[1].get<KeyValues>().keys;
     const Tree places{(keys.dim(2) + 1) / 2};
     const std::vector<double> values = contiguous(keys).to_vector<double>();
     for (int64_t node = 0; node < places.nodes(); ++node) {

@@ -93,8 +93,9 @@ TEST(BpTransformer, NoGradientReachesOtherSentencesThroughAttentionBetweenThem) 
   LayerContext ctx;
   ctx.encoder_output = normal({1, 6, 8}, Generator{4}, 0, 1, DType::f64);
   set_requires_grad(ctx.encoder_output);
-  ctx.encoder_edges = sentence_rows(sentences_of("test", source, 3), {0},
-                                    sentences_of_targets("test", target, 3, {0}, true));
+  ctx.own.set(EdgeContext{nullptr, nullptr,
+                          sentence_rows(sentences_of("test", source, 3), {0},
+                                        sentences_of_targets("test", target, 3, {0}, true))});
   const Tensor x = normal({1, 9, 8}, Generator{5}, 0, 1, DType::f64);  // 5 leaves and 4 spans
   for (int64_t i = 0; i < 9; ++i) {
     set_grad(ctx.encoder_output, {});

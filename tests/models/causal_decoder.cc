@@ -11,6 +11,7 @@
 #include "autograd/node.h"
 #include "models/encoder.h"
 #include "models/transformer/encoder_decoder.h"
+#include "nn/attention/decoding_memory.h"
 #include "nn/attention/multi_head.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -108,7 +109,7 @@ TEST(CausalDecoder, DecodingKeepsOnlyWhatItsRowsSee) {
   const Windowed model(Init{});
   const auto state = model.start_decoding(1);
   for (int64_t t = 0; t < 40; ++t) model.decode(some_tokens(1, 1, kVocab), *state);
-  const LayerMemory& layer = dynamic_cast<StreamState&>(*state).memory.layers.front();
+  const KeyValues layer = dynamic_cast<StreamState&>(*state).memory.layers.front().get<KeyValues>();
   EXPECT_EQ(layer.first + layer.count, 40);
   EXPECT_LT(layer.count, 40);
 }

@@ -145,7 +145,7 @@ TEST(Compressive, WithoutACompressedMemoryItIsTransformerXL) {
                  [&](const Tensor& x, const SegmentMemory& memory) {
                    auto result = model.loss(x, x, memory, training);
                    EXPECT_TRUE(result.auxiliary.empty());
-                   EXPECT_FALSE(result.memory.layers[0].fine_begin);
+                   EXPECT_FALSE(result.memory.layers[0].get<CompressedRows>().fine_begin);
                    return result.memory;
                  });
   }
@@ -548,8 +548,8 @@ TEST(Compressive, EvaluationProjectsARowOnceAndKeepsNoOtherStatesThanFineOnes) {
         EXPECT_EQ(now[i].tensor.shape(), first[i].tensor.shape()) << now[i].name;
       }
     }
-    EXPECT_EQ(memory.layers[0].states.dim(1), 4 + 2);
-    EXPECT_EQ(memory.layers[0].keys.dim(2), 4 + 4 + 2);
+    EXPECT_EQ(memory.layers[0].get<InputRows>().states.dim(1), 4 + 2);
+    EXPECT_EQ(memory.layers[0].get<KeyValues>().keys.dim(2), 4 + 4 + 2);
     const int64_t l = 4, d = c.d_model, before = 10, groups = 2,
                   pairs = l * before + l * (l + 1) / 2;
     const int64_t layer =
@@ -612,7 +612,7 @@ TEST(Compressive, UsageIsTheAttentionThatRowsOfTheMemoryGot) {
   });
   const Tensor tokens = some_tokens(2, 12, 17);
   SegmentMemory memory = model.empty_memory(2);
-  const int64_t capacity = memory.layers[0].states.dim(1);
+  const int64_t capacity = memory.layers[0].get<InputRows>().states.dim(1);
   std::vector<double> mass(static_cast<size_t>(capacity)), asked(mass);
   int64_t read = 0;
   each_segment(tokens, {4, 4, 4}, memory, [&](const Tensor& x, const SegmentMemory& before) {
@@ -633,10 +633,11 @@ TEST(Compressive, UsageIsTheAttentionThatRowsOfTheMemoryGot) {
     mass.resize(static_cast<size_t>(capacity));
     asked.resize(static_cast<size_t>(capacity));
     read += 4;
-    const Tensor usage = next.layers[0].usage;  // [B, capacity, 2]
+    const Tensor usage = next.layers[0].get<CompressedRows>().usage;  // [B, capacity, 2]
     const auto sums = contiguous(sum(select(usage, 2, 0), {0})).to_vector<double>();
     for (size_t j = 0; j < sums.size(); ++j) EXPECT_NEAR(sums[j], mass[j], 1e-13) << j;
-    EXPECT_EQ(capacity - next.layers[0].fine_begin.to_vector<int64_t>()[0], read);
+    EXPECT_EQ(capacity - next.layers[0].get<CompressedRows>().fine_begin.to_vector<int64_t>()[0],
+              read);
     for (int64_t j = capacity - read; j < capacity; ++j) {
       EXPECT_EQ(usage.to_vector<double>()[static_cast<size_t>(2 * j + 1)],
                 asked[static_cast<size_t>(j)]);
@@ -659,7 +660,7 @@ TEST(Compressive, NothingIsCompressedWhileAGroupIsNotFull) {
       auto result = model.loss(tokens, tokens, memory, training);
       memory = std::move(result.memory);
       const LayerMemory& m = memory.layers[1];
-      EXPECT_TRUE(same_bits(m.begin, m.fine_begin));
+      EXPECT_TRUE(same_bits(m.get<InputRows>().begin, m.get<CompressedRows>().fine_begin));
       if (eviction == Eviction::floor) {
         EXPECT_TRUE(result.auxiliary.empty());  // no group of five fits into a segment of four
       } else {
@@ -722,12 +723,14 @@ TEST(Compressive, ZerosAreCompressedToTheBias) {
                });
   for (int64_t i = 0; i < 2; ++i) {
     const LayerMemory& m = last.layers[static_cast<size_t>(i)];
-    EXPECT_EQ(m.begin.to_vector<int64_t>(), (std::vector<int64_t>{1, 1}));  // carry has a row more
-    EXPECT_EQ(m.fine_begin.to_vector<int64_t>(), (std::vector<int64_t>{5, 5}));
+    EXPECT_EQ(m.get<InputRows>().begin.to_vector<int64_t>(),
+              (std::vector<int64_t>{1, 1}));  // carry has a row more
+    EXPECT_EQ(m.get<CompressedRows>().fine_begin.to_vector<int64_t>(),
+              (std::vector<int64_t>{5, 5}));
     const auto bias =
         parameter(model, "layers." + std::to_string(i) + ".attention.compressor.bias");
     for (int64_t row = 1; row < 5; ++row) {
-      const Tensor rows = select(m.states, 1, row);  // [B, D]
+      const Tensor rows = select(m.get<InputRows>().states, 1, row);  // [B, D]
       EXPECT_LT(distance(rows, expand(bias.detach(), rows.shape())), 1e-15);
     }
   }
@@ -996,17 +999,17 @@ void compare(const std::string& name, DType dtype, double tolerance) {
     const std::string at = std::to_string(i);
     const LayerMemory& m = memory.layers[static_cast<size_t>(i)];
     if (!config.remembers(i)) {
-      EXPECT_FALSE(m.states || m.begin || m.fine_begin || m.usage);
+      EXPECT_TRUE(m.empty());
       continue;
     }
     const Tensor expected = golden["output.memory." + at];
-    const Tensor& states = m.states;
+    const Tensor& states = m.get<InputRows>().states;
     const int64_t rows = expected.dim(1), capacity = states.dim(1);
     golden.expect("output.memory." + at, narrow(states.detach(), 1, capacity - rows, rows),
                   tolerance);
     if (config.compressed_len == 0) continue;
-    EXPECT_EQ(m.begin.to_vector<int64_t>()[0], capacity - rows);
-    EXPECT_EQ(m.fine_begin.to_vector<int64_t>()[0],
+    EXPECT_EQ(m.get<InputRows>().begin.to_vector<int64_t>()[0], capacity - rows);
+    EXPECT_EQ(m.get<CompressedRows>().fine_begin.to_vector<int64_t>()[0],
               capacity - static_cast<int64_t>(golden["output.fine." + at].item()));
   }
 }

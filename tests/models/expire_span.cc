@@ -123,9 +123,9 @@ Tensor rows_with(const std::vector<double>& spans, int64_t batch = 1) {
 }
 
 LayerMemory first_memory(const ExpireAttention& layer, int64_t batch) {
-  LayerMemory m = free_rows(batch, layer.capacity(), 6, DType::f64, {});
-  m.births = clone(expand(first_births(layer.capacity(), {}), {batch, layer.capacity()}));
-  return m;
+  const int64_t rows = layer.capacity();
+  const Tensor births = clone(expand(ExpiringRows::first_births(rows, {}), {batch, rows}));
+  return LayerMemory::of(free_rows(batch, rows, 6, DType::f64, {}), ExpiringRows{births, {}});
 }
 
 /// Runs a layer on a segment x after `memory`, which becomes the next one.
@@ -133,9 +133,8 @@ Output step(const ExpireAttention& layer, const Tensor& x, LayerMemory& memory, 
             const Tensor& limit = {}) {
   LayerContext ctx;
   ctx.memory = memory;
-  ctx.block_input = x;
-  ctx.block_states = memory.states;
-  ctx.span_limit = limit;
+  ctx.block = {x, memory.get<InputRows>().states};
+  if (limit) ctx.own.set(SpanLimit{limit});
   ctx.mem_len = layer.capacity();
   Output out = layer.forward(x, ctx, pass);
   memory = *out.kept;
@@ -148,8 +147,8 @@ Tensor part(const Tensor& x, int64_t begin, int64_t n) {
 
 /// Returns the births of the rows of sample b that exist.
 std::vector<int64_t> births_of(const LayerMemory& m, int64_t b = 0) {
-  const auto all = contiguous(select(m.births, 0, b)).to_vector<int64_t>();
-  const auto begin = m.begin.to_vector<int64_t>()[static_cast<size_t>(b)];
+  const auto all = contiguous(select(m.get<ExpiringRows>().births, 0, b)).to_vector<int64_t>();
+  const auto begin = m.get<InputRows>().begin.to_vector<int64_t>()[static_cast<size_t>(b)];
   return {all.begin() + begin, all.end()};
 }
 
@@ -299,7 +298,7 @@ TEST(ExpireSpan, SamplesDeleteForThemselves) {
   for (int64_t at = 0; at < 24; at += 4) {
     model.logits_after(memory, part(tokens, at, 4));
     for (const LayerMemory& m : memory.layers) {
-      const auto begin = m.begin.to_vector<int64_t>();
+      const auto begin = m.get<InputRows>().begin.to_vector<int64_t>();
       ragged = ragged || begin[0] != begin[1] || begin[1] != begin[2];
     }
   }
@@ -1001,7 +1000,9 @@ TEST(ExpireSpan, StepsBeyond32Bits) {
     constexpr int64_t late = (int64_t{1} << 31) - 20;
     SegmentMemory early = model.empty_memory(2), far = model.empty_memory(2);
     for (LayerMemory& m : far.layers) {
-      m.births = cast(add(cast(m.births, DType::f64), double(late)), DType::i64);
+      ExpiringRows rows = m.get<ExpiringRows>();
+      rows.births = cast(add(cast(rows.births, DType::f64), double(late)), DType::i64);
+      m.set(rows);
     }
     for (int64_t t = 0; t < 40; t += 4) {
       const Tensor x = part(tokens, t, 4);
@@ -1145,7 +1146,7 @@ TEST(ExpireSpan, SaysWhatDoesNotFit) {
                        "training takes empty_memory()"));
   EXPECT_THROW(model.loss(tokens, tokens, model.empty_memory(3), Pass{}), ShapeError);
   SegmentMemory unborn = model.empty_memory(2);
-  unborn.layers[0].births = {};
+  unborn.layers[0].drop<ExpiringRows>();
   EXPECT_THROW(model.loss(tokens, tokens, unborn, Pass{}), ValueError);
 }
 

@@ -9,6 +9,7 @@
 #include "models/convert.h"
 #include "models/evaluate.h"
 #include "models/generate.h"
+#include "models/longformer/global_tokens.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/random.h"

@@ -9,6 +9,7 @@
 #include "autograd/mode.h"
 #include "models/blockbert/blockbert.h"
 #include "models/convert.h"
+#include "models/longformer/global_tokens.h"
 #include "nn/attention/multi_head.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -108,7 +109,7 @@ Tensor dense(LongformerAttention& a, const Tensor& x, const Tensor& lengths = {}
 
 LayerContext with_globals(int64_t batch, int64_t length, const std::vector<int64_t>& positions) {
   LayerContext ctx;
-  ctx.global = global_tokens(global_mask(batch, length, positions), {});
+  ctx.own.set(global_tokens(global_mask(batch, length, positions), {}));
   return ctx;
 }
 

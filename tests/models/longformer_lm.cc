@@ -123,7 +123,7 @@ TEST(Longformer, RelativePositionsAreThoseOfTransformerXL) {
       }
     }
     LayerContext ctx;
-    ctx.distances = DistanceTable(reach, kWidth, init).rows(n);
+    ctx.own.set(Distances{DistanceTable(reach, kWidth, init).rows(n)});
     ctx.pattern = dilation == 1 ? patterns::local(w + 1) : patterns::dilated(w, 0, dilation);
     EXPECT_LE(distance(a.forward(x, ctx, Pass{}).y, by_the_formula(a, u, v, x, seen)), 1e-12);
   }

@@ -277,9 +277,10 @@ TEST(TransformerXL, EveryPairHasItsDistance) {
     }
     LayerContext ctx;
     ctx.pattern = patterns::causal();
-    ctx.distances = DistanceTable(kUnlimited, width, init).rows(keys);
+    ctx.own.set(Distances{DistanceTable(kUnlimited, width, init).rows(keys)});
     const Tensor x = normal({1, keys, width}, Generator{2}, 0.0, 1.0, DType::f64);
-    if (keys > queries) ctx.memory.states = contiguous(narrow(x, 1, 0, keys - queries));
+    if (keys > queries)
+      ctx.memory.set(InputRows{.states = contiguous(narrow(x, 1, 0, keys - queries))});
     const Tensor rows = contiguous(narrow(x, 1, keys - queries, queries));
     const auto y = layer.forward(rows, ctx, Pass{}).y.to_vector<double>();
     const auto in = x.to_vector<double>();

@@ -8,6 +8,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "nn/attention/decoding_memory.h"
 #include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -116,7 +117,7 @@ TEST(MultiHead, EarlierStatesComeBeforeTheInput) {
     const Tensor all = numbers({2, 9, 16}), memory = narrow(all, 1, 0, 4), x = narrow(all, 1, 4, 5);
     LayerContext ctx;
     ctx.pattern = patterns::local(3);
-    ctx.memory.states = memory;
+    ctx.memory.set(InputRows{.states = memory});
     const std::vector<double> y = naive(layer, o, contiguous(x), all, [](int64_t i, int64_t j) {
       return j <= i + 4 && i + 4 - j < 3;
     });
@@ -176,11 +177,11 @@ TEST(MultiHead, DecodingNeedsItsMemoryToFit) {
   ctx.pattern = patterns::causal();
   ctx.decoding = true;
   ctx.memory = layer.forward(numbers({1, 3, 8}), ctx, Pass{}).memory;
-  EXPECT_EQ(ctx.memory.count, 3);
+  EXPECT_EQ(ctx.memory.get<KeyValues>().count, 3);
   ctx.position = 2;  // the memory ends at 3
   EXPECT_THROW(layer.forward(numbers({1, 1, 8}), ctx, Pass{}), ValueError);
   ctx.position = 3;
-  EXPECT_EQ(layer.forward(numbers({1, 1, 8}), ctx, Pass{}).memory.count, 4);
+  EXPECT_EQ(layer.forward(numbers({1, 1, 8}), ctx, Pass{}).memory.get<KeyValues>().count, 4);
   const EnableGrad on;
   EXPECT_THROW(layer.forward(numbers({1, 1, 8}), ctx, Pass{}), GradientError);
 }
@@ -196,7 +197,7 @@ TEST(MultiHead, DecodingMemoryStaysBounded) {
     ctx.keep_from = std::max<int64_t>(t - 4, 0);
     ctx.pattern = patterns::local(5);
     ctx.memory = layer.forward(numbers({1, 1, 8}, static_cast<uint64_t>(t)), ctx, Pass{}).memory;
-    most = std::max(most, ctx.memory.keys.dim(2));
+    most = std::max(most, ctx.memory.get<KeyValues>().keys.dim(2));
   }
   EXPECT_LE(most, 32);
 }
@@ -296,8 +297,8 @@ TEST(Stack, SegmentsWithMemoryAreOnePass) {
         Stack::Result r = stack.forward(narrow(x, 1, t, n), ctx, memory, Pass{});
         EXPECT_LT(distance(r.y, contiguous(narrow(whole, 1, t, n))), 1e-14);
         memory = std::move(r.memory);
-        EXPECT_EQ(memory.layers[2].states.shape(), (Shape{2, 16, 8}));
-        EXPECT_EQ(memory.layers[2].begin.to_vector<int64_t>(),
+        EXPECT_EQ(memory.layers[2].get<InputRows>().states.shape(), (Shape{2, 16, 8}));
+        EXPECT_EQ(memory.layers[2].get<InputRows>().begin.to_vector<int64_t>(),
                   (std::vector<int64_t>(2, 16 - t - n)));
       }
     }
@@ -309,16 +310,16 @@ TEST(Stack, MemoryKeepsTheNewestInputsWithoutHistory) {
   const Tensor x = numbers({1, 4, 8});
   LayerContext ctx;
   ctx.pattern = patterns::causal();
-  EXPECT_FALSE(stack.forward(x, ctx, {}, Pass{}).memory.layers[0].states);
+  EXPECT_FALSE(stack.forward(x, ctx, {}, Pass{}).memory.layers[0].get<InputRows>().states);
   ctx.mem_len = 3;
   SegmentMemory memory = stack.forward(x, ctx, {}, Pass{}).memory;
-  EXPECT_TRUE(same_bits(memory.layers[0].states, contiguous(narrow(x, 1, 1, 3))));
-  EXPECT_FALSE(requires_grad(memory.layers[1].states));
+  EXPECT_TRUE(same_bits(memory.layers[0].get<InputRows>().states, contiguous(narrow(x, 1, 1, 3))));
+  EXPECT_FALSE(requires_grad(memory.layers[1].get<InputRows>().states));
   const int64_t bytes = memory_tracker().live()[Category::memory];
   memory = stack.forward(narrow(x, 1, 0, 2), ctx, memory, Pass{}).memory;
   EXPECT_EQ(memory_tracker().live()[Category::memory], bytes);
-  EXPECT_TRUE(
-      same_bits(memory.layers[0].states, concat({narrow(x, 1, 3, 1), narrow(x, 1, 0, 2)}, 1)));
+  EXPECT_TRUE(same_bits(memory.layers[0].get<InputRows>().states,
+                        concat({narrow(x, 1, 3, 1), narrow(x, 1, 0, 2)}, 1)));
 }
 
 // Rows of a memory get no gradient, but the weights that project them do.

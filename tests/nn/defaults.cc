@@ -69,7 +69,7 @@ TEST(DefaultWeights, OfRelativeMultiHead) {
   const Tensor u = init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
   const Tensor v = init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
   RelativeMultiHead layer({.d_model = kWidth, .n_head = kHeads}, kLength, u, v, init);
-  ctx.distances = DistanceTable(kLength, kWidth, init).rows(kLength);
+  ctx.own.set(Distances{DistanceTable(kLength, kWidth, init).rows(kLength)});
   expect_alive(layer, ctx);
 }
 

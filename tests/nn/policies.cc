@@ -54,7 +54,7 @@ std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DTy
       memory = std::move(r.memory);
       before = r.y;
     }
-    for (const LayerMemory& m : memory.layers) extra.push_back(m.states);
+    for (const LayerMemory& m : memory.layers) extra.push_back(m.get<InputRows>().states);
     return cast(before, x.dtype());
   });
   all.push_back(grad(encoded));
@@ -129,14 +129,13 @@ struct Keeping final : Layer {
   explicit Keeping(const Init& init) : linear(D, D, true, init, Scheme::normal(0.3)) {}
   Output forward(const Tensor& x, const LayerContext& ctx, Pass /*pass*/) const override {
     Output out(linear.forward(x));
-    LayerMemory next;
-    next.states = mul(ctx.block_input.detach(), 2.0);
-    if (ctx.memory.states) {
-      out.y = add(out.y, mean(ctx.memory.states, {1}, true));
-      next.states = add(next.states, ctx.block_states);
+    InputRows next{.states = mul(ctx.block.x.detach(), 2.0)};
+    if (const Tensor& states = ctx.memory.get<InputRows>().states) {
+      out.y = add(out.y, mean(states, {1}, true));
+      next.states = add(next.states, ctx.block.states);
     }
     out.losses = {{"kept", mean(square(sub(linear.forward(next.states), x)))}};
-    out.kept = std::move(next);
+    out.kept = LayerMemory::of(std::move(next));
     return out;
   }
   void visit(Visitor& v) override { v("linear", linear); }
@@ -166,9 +165,10 @@ std::vector<Tensor> kept(NormPlace place, const MemoryPolicy& policy) {
       memory = std::move(r.memory);
       y = add(r.y, r.losses.at(0).value);
       // The first layer's input is that of the stack; with two streams, of either of them.
-      if (i == 0) extra.push_back(sub(memory.layers[0].states, mul(x.detach(), 2.0)));
+      if (i == 0)
+        extra.push_back(sub(memory.layers[0].get<InputRows>().states, mul(x.detach(), 2.0)));
     }
-    for (const LayerMemory& m : memory.layers) extra.push_back(m.states);
+    for (const LayerMemory& m : memory.layers) extra.push_back(m.get<InputRows>().states);
     return y;
   });
   const double grid = is_reversible(policy) ? 1e-4 : 0;  // to which exact streams are rounded

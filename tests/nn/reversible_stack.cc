@@ -8,6 +8,7 @@
 #include "core/memory.h"
 #include "nn/attention/multi_head.h"
 #include "nn/reversible.h"
+#include "nn/segment.h"
 #include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -85,13 +86,13 @@ std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType comput
   SegmentMemory memory;
   ctx.mem_len = 3;
   memory.layers.resize(static_cast<size_t>(m.layers));
-  for (LayerMemory& l : memory.layers) l.states = numbers({B, 2, D}, "states");
+  for (LayerMemory& l : memory.layers) l.set(InputRows{.states = numbers({B, 2, D}, "states")});
   std::vector<Tensor> each;
   const Stack::Result r = stack.forward(cast(x, compute), ctx, memory, training, &each);
   backward(add(sum(square(cast(r.y, DType::f32))), sum(cast(each[0], DType::f32))));
   std::vector<Tensor> all{r.y.detach(), grad(x), grad(context)};
   for (const Tensor& y : each) all.push_back(y.detach());
-  for (const LayerMemory& l : r.memory.layers) all.push_back(l.states);
+  for (const LayerMemory& l : r.memory.layers) all.push_back(l.get<InputRows>().states);
   for (const Tensor& w : parameters(stack)) all.push_back(grad(w));
   return all;
 }

@@ -1,4 +1,4 @@
-#include "nn/global.h"
+#include "models/longformer/global_tokens.h"
 
 #include <algorithm>
 

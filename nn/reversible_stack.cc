@@ -133,7 +133,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
                        : walk.streams().step(std::move(step), local, site);
       add_losses(result.losses, std::move(out.losses));
       add_statistics(result.statistics, std::move(out.statistics));
-      local.memory.update(out.memory);
+      if (!out.memory.empty()) local.memory = std::move(out.memory);
       if (out.kept) kept = std::move(out.kept);
       local.memory.drop<InputRows>();  // for the first branch alone
     }

@@ -97,7 +97,7 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
-    local.memory.update(out.memory);
+    if (!out.memory.empty()) local.memory = std::move(out.memory);
     if (out.kept) result.kept = std::move(out.kept);
     local.memory.drop<InputRows>();  // for the first branch alone
   }

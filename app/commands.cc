@@ -421,10 +421,10 @@ BeamSearch taken_search(CommandLine& line) {
   SearchOptions o;
   set_fields(o, taken(line, "search."));
   constexpr double many = 1e6;
-  const Range ranges[] = {{"beams", 0, many},
-                          {"length_penalty", -many, many},
-                          {"no_repeat_ngram", 0, many},
-                          {"min_count", 0, many}};
+  const KeyRange ranges[] = {{"beams", 0, many},
+                             {"length_penalty", -many, many},
+                             {"no_repeat_ngram", 0, many},
+                             {"min_count", 0, many}};
   check_ranges(to_json(o), ranges);
   return o.search;
 }

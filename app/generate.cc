@@ -168,11 +168,11 @@ int generate_command(int argc, const char* const* argv) {
   Options o;
   set_fields(o, sample_settings);
   constexpr double many = 1e15;
-  const Range ranges[] = {{"tokens", 0, many},
-                          {"temperature", 0, many},
-                          {"top_k", 0, many},
-                          {"top_p", 0, 1},
-                          {"index", -1, many}};
+  const KeyRange ranges[] = {{"tokens", 0, many},
+                             {"temperature", 0, many},
+                             {"top_k", 0, many},
+                             {"top_p", 0, 1},
+                             {"index", -1, many}};
   check_ranges(to_json(o), ranges);
   require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
   require(o.top_p > 0, "--top-p", "got {}; expected above 0, to 1", o.top_p);

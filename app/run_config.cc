@@ -162,7 +162,7 @@ void set_defaults(RunConfig& c) {
 void require_ranges(RunConfig& c, const Settings& settings) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double many = std::numeric_limits<int32_t>::max();
-  const Range ranges[] = {
+  const KeyRange ranges[] = {
       {"length", 1, many},
       {"batch", 1, many},
       {"documents", 0, many},
@@ -209,7 +209,7 @@ void require_ranges(RunConfig& c, const Settings& settings) {
   const Json fields = to_json(*c.generated);
   std::vector<std::string> keys;
   for (const JsonMember& m : fields.object()) keys.push_back(section + "." + m.name);
-  std::vector<Range> of_task;
+  std::vector<KeyRange> of_task;
   for (const std::string& key : keys) of_task.push_back({key, 0, many});
   check_ranges(Json(Members{{section, fields}}), of_task, settings);
 }

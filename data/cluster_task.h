@@ -15,7 +15,11 @@ struct ClusterTask {
   int64_t length = 0, groups = 16, symbols = 4;
 
   int64_t vocabulary() const { return groups * symbols; }
-  void visit(auto& v) { v("length", length)("groups", groups)("symbols", symbols); }
+  void visit(auto& v) {
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("groups", groups, range::positive, "groups of tokens");
+    v("symbols", symbols, range::positive, "symbols of each group");
+  }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), -1}; }
   /// Throws ValueError that names the option if a size is too small.

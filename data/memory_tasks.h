@@ -18,7 +18,11 @@ struct PeriodTask {
   static constexpr TargetKind kind = TargetKind::tokens;
   int64_t length = 0, period = 96, symbols = 16;
 
-  void visit(auto& v) { v("length", length)("period", period)("symbols", symbols); }
+  void visit(auto& v) {
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("period", period, range::positive, "tokens after which the sequence repeats");
+    v("symbols", symbols, range::positive, "different tokens");
+  }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length, symbols, length - period}; }
   /// Throws ValueError that names the option if a size is too small.
@@ -37,7 +41,11 @@ struct RecallTask {
   int64_t length() const { return documents * document; }
   int64_t vocabulary() const { return 1 + labels + symbols; }
   void visit(auto& v) {
-    v("documents", documents)("document", document)("labels", labels)("symbols", symbols);
+    v("documents", documents, range::not_negative,
+      "of a sample; 0: as many as the run's length has space for");
+    v("document", document, range::at_least(2), "tokens of a document");
+    v("labels", labels, range::positive, "labels, one of which is asked for");
+    v("symbols", symbols, range::positive, meaning::noise_symbols);
   }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length(), vocabulary(), documents}; }
@@ -57,7 +65,12 @@ struct MultiQueryRecallTask {
   double power = 0.01;
   bool noise = false;
 
-  void visit(auto& v) { v("length", length)("pairs", pairs)("power", power)("noise", noise); }
+  void visit(auto& v) {
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("pairs", pairs, range::positive, "K, pairs of a key and its value");
+    v("power", power, range::not_negative, "gaps g have probabilities as (g + 1)^(power - 1)");
+    v("noise", noise, "all other tokens are any token; false: they are 0");
+  }
   void fit(int64_t run_length, int64_t tokens);
   SampleShape shape() const { return {length, vocabulary, pairs}; }
   /// Throws ValueError that names the option if the pairs do not fit.
@@ -77,8 +90,11 @@ struct CorridorTask {
 
   int64_t vocabulary() const { return 1 + colours + symbols; }
   void visit(auto& v) {
-    v("length", length)("nearest", nearest)("distance", distance);
-    v("colours", colours)("symbols", symbols);
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("nearest", nearest, range::positive, "minimum distance of a query from its mark");
+    v("distance", distance, range::positive, "maximum distance of a query from its mark");
+    v("colours", colours, range::positive, "colours of a mark");
+    v("symbols", symbols, range::positive, meaning::noise_symbols);
   }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), -1}; }
@@ -96,7 +112,12 @@ struct TwoDistanceTask {
   int64_t length = 0, near = 3, far = 100, symbols = 16;
 
   int64_t vocabulary() const { return 2 + symbols; }
-  void visit(auto& v) { v("length", length)("near", near)("far", far)("symbols", symbols); }
+  void visit(auto& v) {
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("near", near, range::positive, "distance of the symbol that token 0 asks for");
+    v("far", far, range::positive, "distance of the symbol that token 1 asks for");
+    v("symbols", symbols, range::positive, "different symbols");
+  }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), -1}; }
   /// Throws ValueError that names the option unless 1 <= near < far < length.
@@ -113,7 +134,11 @@ struct LookupTask {
 
   int64_t vocabulary() const { return 1 + symbols; }
   void visit(auto& v) {
-    v("length", length)("near", near)("far", far)("every", every)("symbols", symbols);
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("near", near, range::positive, "distance of the target of other tokens");
+    v("far", far, range::positive, "distance of the target of a marker");
+    v("every", every, range::at_least(2), "one token in so many is a marker");
+    v("symbols", symbols, range::positive, "different symbols");
   }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), -1}; }
@@ -133,7 +158,10 @@ struct MarkedRecallTask {
 
   int64_t vocabulary() const { return 2 + labels + symbols; }
   void visit(auto& v) {
-    v("length", length)("labels", labels)("symbols", symbols)("decoys", decoys);
+    v("length", length, range::not_negative, meaning::sample_length);
+    v("labels", labels, range::positive, "labels, one of which is asked for");
+    v("symbols", symbols, range::positive, meaning::noise_symbols);
+    v("decoys", decoys, "the noise has labels too");
   }
   void fit(int64_t run_length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), 1}; }

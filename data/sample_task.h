@@ -16,6 +16,14 @@ namespace longspan {
 
 // Generated tasks. Sample i of a split depends only on (task, seed, split, i), on every machine.
 
+/// The meanings of options that several tasks have.
+namespace meaning {
+/// One line each, for visit().
+inline constexpr std::string_view sample_length = "tokens of a sample; 0: the run's length";
+inline constexpr std::string_view noise_symbols = "different tokens of noise";
+
+}  // namespace meaning
+
 /// What the targets of a sample are.
 enum class TargetKind : uint8_t {
   tokens,    ///< one for each token, at its position; ignored_target where nothing is scored
@@ -103,8 +111,11 @@ class SampleTaskOf final : public SampleTask {
 
   void visit(Fields& v) override {
     task_.visit(v);
-    if constexpr (Task::kind == TargetKind::labels) v("positive_weight", positive_weight);
-    v("held_out", held_out);
+    if constexpr (Task::kind == TargetKind::labels) {
+      v("positive_weight", positive_weight, range::not_negative,
+        "factor on the training loss of positive answers");
+    }
+    v("held_out", held_out, range::not_negative, "samples of the validation and of the test split");
   }
   std::unique_ptr<SampleTask> fitted(int64_t length, int64_t vocabulary) const override {
     auto copy = std::make_unique<SampleTaskOf>(*this);

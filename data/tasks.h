@@ -39,7 +39,10 @@ struct CopyTask {
 
   int64_t length() const { return 2 * symbols + blanks; }
   int64_t vocabulary() const { return alphabet + 2; }
-  void visit(auto& v) { v("symbols", symbols)("alphabet", alphabet); }
+  void visit(auto& v) {
+    v("symbols", symbols, range::positive, "symbols to copy");
+    v("alphabet", alphabet, range::positive, "different symbols");
+  }
   void fit(int64_t length, int64_t vocabulary);
   SampleShape shape() const { return {length(), vocabulary(), symbols}; }
   /// Throws ValueError if a size is too small.
@@ -75,7 +78,11 @@ struct RetrievalTask {
   int64_t fact(int64_t key, int64_t value) const { return values + keys + key * values + value; }
   int64_t vocabulary() const { return fact(keys, 0) + symbols; }
   void visit(auto& v) {
-    v("facts", facts)("questions", questions)("keys", keys)("values", values)("symbols", symbols);
+    v("facts", facts, range::positive, "facts of a sample, each with a key and a value");
+    v("questions", questions, range::positive, "questions of a sample, each with a key");
+    v("keys", keys, range::between(1, 1 << 15), "different keys");
+    v("values", values, range::between(1, 1 << 15), "different values");
+    v("symbols", symbols, range::between(1, 1 << 15), meaning::noise_symbols);
   }
   void fit(int64_t length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), questions}; }
@@ -95,8 +102,12 @@ struct NeedleTask {
 
   int64_t vocabulary() const { return 4 + keys + values + filler; }
   void visit(auto& v) {
-    v("facts", facts)("keys", keys)("values", values)("value_length", value_length);
-    v("filler", filler)("question_first", question_first);
+    v("facts", facts, range::positive, "facts of a sample, each with a key and a value");
+    v("keys", keys, range::positive, "different keys");
+    v("values", values, range::positive, "different tokens of values");
+    v("value_length", value_length, range::positive, "tokens of a value");
+    v("filler", filler, range::positive, "different filler tokens");
+    v("question_first", question_first, "the question comes before the text");
   }
   void fit(int64_t length, int64_t vocabulary);
   SampleShape shape() const { return {length, vocabulary(), 2}; }
@@ -161,8 +172,12 @@ struct MotifTask {
   /// Returns the two motifs of pair p, in bases 0 to 3.
   std::array<std::vector<int32_t>, 2> motifs(uint64_t seed, int64_t p) const;
   void visit(auto& v) {
-    v("pairs", pairs)("motif", motif)("mismatches", mismatches)("nearest", nearest);
-    v("furthest", furthest)("kmer", kmer);
+    v("pairs", pairs, range::positive, "pairs of motifs, each with a label");
+    v("motif", motif, range::positive, "bases of a motif");
+    v("mismatches", mismatches, range::not_negative, "wrong bases of a motif that still count");
+    v("nearest", nearest, range::not_negative, "minimum bases from the first motif to the second");
+    v("furthest", furthest, range::not_negative, "maximum bases from the first motif to the second");
+    v("kmer", kmer, range::between(1, 8), "bases that a token represents");
   }
   void fit(int64_t tokens, int64_t vocabulary);
   SampleShape shape() const { return {tokens(), vocabulary(), pairs}; }

@@ -19,7 +19,10 @@ struct TopicTask {
 
   int64_t length() const { return 4 * sentences; }
   int64_t vocabulary() const { return 1 + 2 * topics + sentences; }
-  void visit(auto& v) { v("topics", topics)("sentences", sentences); }
+  void visit(auto& v) {
+    v("topics", topics, range::at_least(2), "topics of documents");
+    v("sentences", sentences, range::positive, "sentences of a document");
+  }
   void fit(int64_t /*length*/, int64_t /*vocabulary*/) {}
   SampleShape shape() const { return {length(), vocabulary(), sentences}; }
   /// Throws ValueError unless there are 2 topics and a sentence at least.

@@ -26,26 +26,25 @@ inline constexpr std::array<std::string_view, 2> value_names<PositionInit>{"norm
 /// share; each model derives its own from it.
 struct EncoderConfig {
   int64_t vocab = 257, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t n_max = 512;          ///< longest input
-  int64_t position_offset = 0;  ///< rows of the position table before position 0: 2 in RoBERTa
-  int64_t token_types = 0;      ///< rows of the token type table
-  int64_t mask_id = -1;         ///< the token that hides others; -1: the last id of the vocabulary
+  int64_t n_max = 512;
+  int64_t position_offset = 0;
+  int64_t token_types = 0;
+  int64_t mask_id = -1;
 
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu_erf;
-  bool emb_scale = false;          ///< token embeddings times sqrt(d_model)
-  bool emb_norm = true;            ///< a norm after the sum of the tables
-  bool emb_dropout_first = false;  ///< dropout before that norm instead of after it
+  bool emb_scale = false;
+  bool emb_norm = true;
+  bool emb_dropout_first = false;
   bool qkv_bias = true, out_bias = true;
 
-  bool mlm_head = true;           ///< masked tokens: transform, token table and a bias
-  bool mlm_gelu = false;          ///< the transform uses gelu_erf whatever `activation` is, as
-                                  ///< RoBERTa's
-  bool tie_embedding = true;      ///< the head shares the token table
-  int64_t classes = 0, tags = 0;  ///< numbers of classes of the sequence, and of tags of a token
-  bool span_head = false;         ///< start and end of an answer
-  bool choice_head = false;       ///< scores of candidates, one of which is the answer
+  bool mlm_head = true;
+  bool mlm_gelu = false;
+  bool tie_embedding = true;
+  int64_t classes = 0, tags = 0;
+  bool span_head = false;
+  bool choice_head = false;
 
   /// Rates at the sites emb, attn (probabilities), resid (branch outputs) and classifier; -1: as
   /// dropout.
@@ -60,18 +59,30 @@ struct EncoderConfig {
   /// See ModelSpec.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "n_max", n_max)("position_offset", position_offset)("token_types", token_types)("mask_id",
-                                                                                        mask_id);
-    v("norm", norm)("norm_eps", norm_eps)("activation", activation)("emb_scale", emb_scale)(
-        "emb_norm", emb_norm)("emb_dropout_first", emb_dropout_first)("qkv_bias", qkv_bias)(
-        "out_bias", out_bias)("mlm_head", mlm_head)("mlm_gelu", mlm_gelu)(
-        "tie_embedding", tie_embedding)("classes", classes)("tags", tags)("span_head", span_head)(
-        "choice_head", choice_head);
-    v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_classifier", dropout_classifier)(
-        "init_std", init_std)("position_init", position_init)("precision", precision)(
-        "memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("n_max", n_max, range::positive, "maximum tokens of an input");
+    v("position_offset", position_offset, range::not_negative, meaning::position_offset);
+    v("token_types", token_types, range::not_negative, meaning::token_types);
+    v("mask_id", mask_id, meaning::mask_id);
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("activation", activation, meaning::activation)("emb_scale", emb_scale, meaning::emb_scale);
+    v("emb_norm", emb_norm, meaning::emb_norm);
+    v("emb_dropout_first", emb_dropout_first, "dropout before that norm instead of after it");
+    v("qkv_bias", qkv_bias, meaning::qkv_bias)("out_bias", out_bias, meaning::out_bias);
+    v("mlm_head", mlm_head, meaning::mlm_head);
+    v("mlm_gelu", mlm_gelu, "that head has gelu_erf whatever `activation` is, as RoBERTa's");
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("classes", classes, range::not_negative, meaning::classes);
+    v("tags", tags, range::not_negative, "classes of a token; 0: no head for them");
+    v("span_head", span_head, meaning::span_head);
+    v("choice_head", choice_head, "a head for the scores of candidates, one of which is the answer");
+    v("dropout", dropout, range::probability, "of embedded tokens and of the outputs of branches");
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("dropout_classifier", dropout_classifier, range::as_dropout,
+      "of the input of the head for classes; -1: as dropout");
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    v("position_init", position_init, "how the position table begins");
+    visit_computation(v, *this);
   }
 };
 

@@ -54,8 +54,8 @@ struct ModelEntry {
 template <class Model, class Config>
 class ModelSpecOf final : public ModelSpec {
  public:
-  ModelSpecOf(const Config& config, const TrainingDefaults& defaults)
-      : config_(config), defaults_(defaults) {}
+  ModelSpecOf(std::string_view model, const Config& config, const TrainingDefaults& defaults)
+      : model_(model), config_(config), defaults_(defaults) {}
 
   void visit(Fields& v) override { config_.visit(v); }
   TrainingDefaults defaults() const override { return defaults_; }
@@ -75,9 +75,11 @@ class ModelSpecOf final : public ModelSpec {
  private:
   std::unique_ptr<LanguageModel> make(const Init& init) const override {
     require_count("model", "n_layer", config_.n_layer);
+    check_fields(model_, config_);
     return std::make_unique<Model>(config_, init);
   }
 
+  std::string_view model_;  // in a table
   Config config_;
   TrainingDefaults defaults_;
 };
@@ -86,8 +88,8 @@ class ModelSpecOf final : public ModelSpec {
 template <class Model, class Config>
 std::unique_ptr<ModelSpec> preset_spec(std::string_view model, std::span<const Preset> presets,
                                        std::string_view name) {
-  return std::make_unique<ModelSpecOf<Model, Config>>(preset_of<Config>(model, presets, name),
-                                                      find_preset(model, presets, name).training);
+  return std::make_unique<ModelSpecOf<Model, Config>>(
+      model, preset_of<Config>(model, presets, name), find_preset(model, presets, name).training);
 }
 
 }  // namespace longspan

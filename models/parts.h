@@ -28,11 +28,83 @@ inline constexpr std::array<std::string_view, 2> value_names<LossGradient>{"reco
 
 /// How the logits of tokens are computed and trained.
 struct HeadOptions {
-  double z_loss = 0;    ///< weight of lse^2, added to each loss in training \cite chowdhery2022
-  double soft_cap = 0;  ///< c > 0: logits are c tanh(z / c) \cite gemma2
+  double z_loss = 0;    ///< \cite chowdhery2022
+  double soft_cap = 0;  ///< \cite gemma2
   LossGradient loss_gradient = LossGradient::recompute;
-  void visit(auto& v) { v("z_loss", z_loss)("soft_cap", soft_cap)("loss_gradient", loss_gradient); }
+  void visit(auto& v) {
+    v("z_loss", z_loss, range::not_negative, "weight of lse^2, added to each loss in training");
+    v("soft_cap", soft_cap, range::not_negative, "c: logits are c tanh(z / c); 0: they are z");
+    v("loss_gradient", loss_gradient, "when the gradient of the logits is computed");
+  }
 };
+
+/// The meanings of fields that several models have.
+namespace meaning {
+/// One line each, for visit().
+inline constexpr std::string_view vocab = "tokens of the vocabulary";
+inline constexpr std::string_view n_layer = "layers";
+inline constexpr std::string_view n_head = "attention heads of a layer";
+inline constexpr std::string_view d_model = "width of hidden states";
+inline constexpr std::string_view d_ff = "width of the inner layer of feed-forward networks";
+inline constexpr std::string_view d_head = "width of a head; 0: d_model / n_head";
+inline constexpr std::string_view d_embed =
+    "width of the token table, projected to d_model; 0: d_model";
+inline constexpr std::string_view norm = "norms before a branch or after it";
+inline constexpr std::string_view norm_eps = "added to the variance in norms";
+inline constexpr std::string_view final_norm = "norm = pre: a norm after the last layer";
+inline constexpr std::string_view activation = "of feed-forward networks";
+inline constexpr std::string_view tie_embedding = "the head shares the token table";
+inline constexpr std::string_view head_bias = "the head has a bias";
+inline constexpr std::string_view qkv_bias = "queries, keys and values have biases";
+inline constexpr std::string_view out_bias = "the outputs of attention have biases";
+inline constexpr std::string_view emb_scale = "token embeddings times sqrt(d_model)";
+inline constexpr std::string_view emb_norm = "a norm after the sum of the tables";
+inline constexpr std::string_view position_offset =
+    "rows of the position table before position 0: 2 in RoBERTa and BART";
+inline constexpr std::string_view token_types = "rows of the token type table; 0: no table";
+inline constexpr std::string_view mask_id =
+    "id of the token that hides others; -1: the last of the vocabulary";
+inline constexpr std::string_view mlm_head = "a head for masked tokens";
+inline constexpr std::string_view classes = "classes of a sequence; 0: no head for them";
+inline constexpr std::string_view span_head = "a head for the start and the end of an answer";
+inline constexpr std::string_view cutoffs =
+    "adaptive embedding: first ids of its further clusters; empty: one table";
+inline constexpr std::string_view div_value = "adaptive embedding: cluster c is narrower by this^c";
+inline constexpr std::string_view tie_projections =
+    "adaptive embedding: clusters whose projection the head shares";
+inline constexpr std::string_view clamp = "distances beyond it are not told apart; 0: all are";
+inline constexpr std::string_view untie_biases = "each layer has its own biases u and v";
+inline constexpr std::string_view dilation =
+    "distance of neighbouring keys in the window of each layer; the last one repeats";
+inline constexpr std::string_view dilated_heads =
+    "first heads of a layer, which have that dilation; -1: two, or one of one";
+inline constexpr std::string_view dropout =
+    "of embedded tokens, the outputs of branches, and inner layers";
+inline constexpr std::string_view dropout_attn = "of attention probabilities; -1: as dropout";
+inline constexpr std::string_view dropout_ffn_act =
+    "of the inner layer of feed-forward networks; -1: as dropout";
+inline constexpr std::string_view label_smoothing = "probability spread over the other tokens";
+inline constexpr std::string_view init_std = "std of matrices";
+inline constexpr std::string_view glorot_std = "std of matrices; 0: Glorot uniform";
+
+}  // namespace meaning
+
+/// Visits the fields that nearly all models begin with.
+void visit_sizes(auto& v, auto& config) {
+  v("vocab", config.vocab, range::positive, meaning::vocab);
+  v("n_layer", config.n_layer, range::count, meaning::n_layer);
+  v("n_head", config.n_head, range::positive, meaning::n_head);
+  v("d_model", config.d_model, range::positive, meaning::d_model);
+  v("d_ff", config.d_ff, range::positive, meaning::d_ff);
+}
+
+/// Visits the fields that nearly all models end with: how they compute.
+void visit_computation(auto& v, auto& config) {
+  v("precision", config.precision, "dtype that layers compute in");
+  v("memory", config.memory, "memory policy: what layers keep for the backward pass");
+  v("chunks", config.memory.chunks, range::positive, "pieces of a sequence in feed-forward layers");
+  config.token_head.visit(v);
+}
 
 /// Returns the dtype of activations.
 DType compute_dtype(Precision precision, DType parameters);

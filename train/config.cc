@@ -154,14 +154,14 @@ void write_table(const Json& table, const std::string& path, std::span<const Key
   }
 }
 
-void check_ranges(const Json& values, const std::string& prefix, std::span<const Range> ranges,
+void check_ranges(const Json& values, const std::string& prefix, std::span<const KeyRange> ranges,
                   const Settings& settings) {
   for (const JsonMember& member : values.object()) {
     const std::string key = prefix + member.name;
     if (member.value.is_object()) check_ranges(member.value, key + ".", ranges, settings);
     if (!member.value.is_number()) continue;
     const double value = member.value.number();
-    for (const Range& range : ranges) {
+    for (const KeyRange& range : ranges) {
       if (range.key != key || (value >= range.low && value <= range.high)) continue;
       const std::string expected = std::isinf(range.high)
                                        ? fmt::format("{} or more", range.low)
@@ -401,7 +401,7 @@ std::string to_toml(const Json& values, std::span<const Key> keys) {
   return out;
 }
 
-void check_ranges(const Json& values, std::span<const Range> ranges, const Settings& settings) {
+void check_ranges(const Json& values, std::span<const KeyRange> ranges, const Settings& settings) {
   check_ranges(values, {}, ranges, settings);
 }
 

@@ -77,8 +77,8 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
 /// Throws ValueError if there are arguments that belong to no flag.
 void require_no_others(const CommandLine& line);
 
-/// A range for a numeric field, ends included.
-struct Range {
+/// A range for a numeric key, ends included.
+struct KeyRange {
   std::string_view key;
   double low, high;
 };
@@ -181,7 +181,8 @@ std::string to_toml(const Json& values, std::span<const Key> keys = {});
 
 /// Throws ValueError that names key, given and expected value if a number is outside its range, and
 /// the file if one of `settings` has set it.
-void check_ranges(const Json& values, std::span<const Range> ranges, const Settings& settings = {});
+void check_ranges(const Json& values, std::span<const KeyRange> ranges,
+                  const Settings& settings = {});
 
 /// Returns a flag "--KEY" for every field of a configuration.
 std::vector<Flag> flags_of(const Json& values);

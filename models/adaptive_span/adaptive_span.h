@@ -14,15 +14,15 @@ namespace longspan {
 /// The adaptive-span Transformer \cite sukhbaatar2019 .
 struct AdaptiveSpanConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;       ///< 0: d_model / n_head
-  int64_t span_max = 512;   ///< S: keys that a row can see, rows that each layer keeps
-  double span_ramp = 32;    ///< R
-  double span_init = 0;     ///< z / S at first; 0 of dynamic spans: sigmoid(-4)
-  double span_penalty = 0;  ///< lambda, in nats for each token of span
-  double span_offset = 1;   ///< 1 as in the authors' code, 0 as in the paper's formula
+  int64_t d_head = 0;
+  int64_t span_max = 512;
+  double span_ramp = 32;
+  double span_init = 0;
+  double span_penalty = 0;
+  double span_offset = 1;
   SpanScope span_scope = SpanScope::head;
-  bool dynamic = false;  ///< each token has spans of its own, which depend on it
-  double pre_div = 1;    ///< divides v . x of dynamic spans, whose gradient grows with S
+  bool dynamic = false;
+  double pre_div = 1;
   /// Heads compute keys up to their spans, rounded up to multiples of it; 0, or dynamic: all S.
   int64_t trim = 64;
   /// P: learned keys and values of each head that all rows see, in place of feed-forward networks;
@@ -30,28 +30,41 @@ struct AdaptiveSpanConfig {
   int64_t persistent = 0;
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-5;
-  bool final_norm = true;  ///< with norm = pre
+  bool final_norm = true;
   /// The first memory is S zero vectors, which are attended to, instead of being empty: as in the
   /// authors' code.
   bool phantom_zero_memory = false;
   bool tie_embedding = false, head_bias = true;
-  bool emb_scale = false;  ///< token embeddings times sqrt(d_model)
-  double head_std = 0;     ///< std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))
-  float dropout = 0;       ///< sites attn and ffn_act
+  bool emb_scale = false;
+  double head_std = 0;
+  float dropout = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "d_head", d_head)("span_max", span_max)("span_ramp", span_ramp)("span_init", span_init)(
-        "span_penalty", span_penalty)("span_offset", span_offset)("span_scope", span_scope)(
-        "dynamic", dynamic)("pre_div", pre_div)("trim", trim)("persistent", persistent)(
-        "norm", norm)("norm_eps", norm_eps)("final_norm", final_norm)(
-        "phantom_zero_memory", phantom_zero_memory)("tie_embedding", tie_embedding)(
-        "head_bias", head_bias)("emb_scale", emb_scale)("head_std", head_std)("dropout", dropout)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("d_head", d_head, range::not_negative, "width of a head; 0: d_model / n_head");
+    v("span_max", span_max, range::positive, "maximum span: keys that a row sees, rows a layer keeps");
+    v("span_ramp", span_ramp, range::at_least(1), "R, keys over which a span's mask falls from 1 to 0");
+    v("span_init", span_init, range::fraction, "first span / span_max; 0 of dynamic: sigmoid(-4)");
+    v("span_penalty", span_penalty, range::not_negative, "loss in nats for each token of span");
+    v("span_offset", span_offset, range::not_negative, "1: the authors' code; 0: the paper's formula");
+    v("span_scope", span_scope, "what has a span of its own");
+    v("dynamic", dynamic, "each token has spans of its own, which depend on it");
+    v("pre_div", pre_div, range::above_zero, "divides v . x of dynamic spans");
+    v("trim", trim, range::not_negative, "computed keys are rounded up to multiples of it; 0: all");
+    v("persistent", persistent, range::not_negative,
+      "learned keys of each head in place of feed-forward networks; 0: none");
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("final_norm", final_norm, meaning::final_norm);
+    v("phantom_zero_memory", phantom_zero_memory,
+      "the first memory is span_max zero rows that are attended to, not empty");
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("head_bias", head_bias, meaning::head_bias)("emb_scale", emb_scale, meaning::emb_scale);
+    v("head_std", head_std, range::not_negative, "std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))");
+    v("dropout", dropout, range::probability, "of probabilities and of the feed-forward inner layer");
+    visit_computation(v, *this);
   }
 };
 

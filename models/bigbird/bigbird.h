@@ -20,7 +20,7 @@ struct BigBirdConfig : EncoderConfig, BigBirdBlocks {
   void visit(auto& v) {
     EncoderConfig::visit(v);
     BigBirdBlocks::visit(v);
-    v("causal", causal);
+    v("causal", causal, "predicts the next token: the lower triangle of the blocks (not in the paper)");
   }
 };
 

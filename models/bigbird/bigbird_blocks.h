@@ -32,18 +32,21 @@ inline constexpr std::array<std::string_view, 2> value_names<GlobalLast>{"real",
 
 /// The block options of a model with BigBird's attention \cite zaheer2020 .
 struct BigBirdBlocks {
-  int64_t block = 64, n_random = 3;  ///< b and r of sec. 2: tokens of a block, random blocks of a
-                                     ///< row
+  int64_t block = 64, n_random = 3;
   RandomPlan random = RandomPlan::uniform;
-  uint64_t random_seed = 0;  ///< seed of the random blocks, which never change
+  uint64_t random_seed = 0;
   GlobalLast global_last = GlobalLast::real;
   /// true: a given block that the row attends to already counts twice, as in the reference
   /// implementations; false: it is an error.
   bool count_repeats = false;
 
   void visit(auto& v) {
-    v("block", block)("n_random", n_random)("random", random)("random_seed", random_seed)(
-        "global_last", global_last)("count_repeats", count_repeats);
+    v("block", block, range::positive, "b, tokens of a block");
+    v("n_random", n_random, range::not_negative, "r, random blocks that a block of queries sees");
+    v("random", random, "how random blocks are drawn");
+    v("random_seed", random_seed, "seed of the random blocks, which never change");
+    v("global_last", global_last, "the last global block: of real tokens, or of the padded length");
+    v("count_repeats", count_repeats, "random = given: a block that is seen already counts twice");
   }
 };
 

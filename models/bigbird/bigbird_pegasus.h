@@ -14,20 +14,20 @@ namespace longspan {
 /// block options apply to the encoder; BigBirdBlocks::random = given requires set_random_blocks().
 struct BigBirdPegasusConfig : BigBirdBlocks {
   int64_t vocab = 260, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t n_max = 1024;        ///< longest source
-  int64_t n_max_target = 256;  ///< longest target
+  int64_t n_max = 1024;
+  int64_t n_max_target = 256;
   /// The decoder shares the encoder's self-attention, feed-forward networks, norms and position
   /// table; cross-attention is its own.
   bool couple = false;
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
   Activation activation = Activation::gelu_tanh;
-  bool bias = false;        ///< on queries, keys, values and outputs of attention
-  bool emb_scale = true;    ///< token embeddings times sqrt(d_model)
-  bool emb_norm = false;    ///< a norm after the sum of the tables
-  int64_t start_token = 2;  ///< the decoder's first token
+  bool bias = false;
+  bool emb_scale = true;
+  bool emb_norm = false;
+  int64_t start_token = 2;
 
-  float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;  ///< -1: as dropout
+  float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;
   /// Spread over the V - 1 other tokens; the loss has the entropy of the smoothed target, its
   /// minimum, subtracted.
   double label_smoothing = 0.1;
@@ -36,7 +36,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   /// numbers.
   bool count_pad_loss = false;
   double init_std = 0.02;
-  double embed_std = 0;  ///< std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std
+  double embed_std = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -44,15 +44,25 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   /// See ModelSpec.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "n_max", n_max)("n_max_target", n_max_target)("couple", couple);
+    visit_sizes(v, *this);
+    v("n_max", n_max, range::positive, "maximum tokens of a source");
+    v("n_max_target", n_max_target, range::positive, "maximum tokens of a target");
+    v("couple", couple, "the decoder shares all of the encoder's layers; cross-attention is its own");
     BigBirdBlocks::visit(v);
-    v("norm", norm)("norm_eps", norm_eps)("activation", activation)("bias", bias)(
-        "emb_scale", emb_scale)("emb_norm", emb_norm)("start_token", start_token);
-    v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
-        "label_smoothing", label_smoothing)("count_pad_loss", count_pad_loss)("init_std", init_std)(
-        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("activation", activation, meaning::activation);
+    v("bias", bias, "biases of queries, keys, values and outputs of attention");
+    v("emb_scale", emb_scale, meaning::emb_scale)("emb_norm", emb_norm, meaning::emb_norm);
+    v("start_token", start_token, "id of the decoder's first token");
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("dropout_ffn_act", dropout_ffn_act, range::as_dropout, meaning::dropout_ffn_act);
+    v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
+    v("count_pad_loss", count_pad_loss, "training sums the loss over padding too, as the released code");
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    v("embed_std", embed_std, range::not_negative,
+      "std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std");
+    visit_computation(v, *this);
   }
 };
 

@@ -26,7 +26,7 @@ inline constexpr std::array<std::string_view, 2> value_names<BlockBertPattern>{"
 
 /// Blockwise Self-Attention for Long Document Understanding \cite qiu2020 .
 struct BlockBertConfig : EncoderConfig {
-  int64_t n_block = 2;  ///< n: number of blocks in a sequence
+  int64_t n_block = 2;
   /// Number of heads for each cyclic shift of the blocks, e.g. 10, 2: the first ten attend to their
   /// own block, the other two to the next one (sec. 3.2). Empty: all heads attend to their own.
   std::vector<int64_t> heads_per_shift = {3, 1};
@@ -44,9 +44,16 @@ struct BlockBertConfig : EncoderConfig {
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
-    v("n_block", n_block)("heads_per_shift", heads_per_shift)("permutations", permutations)(
-        "pad_to_multiple", pad_to_multiple)("attention_impl", attention_impl)("pattern", pattern)(
-        "stride", stride)("columns", columns);
+    v("n_block", n_block, range::positive, "n, blocks of a sequence");
+    v("heads_per_shift", heads_per_shift, range::not_negative,
+      "heads for each cyclic shift of the blocks, as 10,2; empty: none is shifted");
+    v("permutations", permutations, "key block of each head's query blocks; empty: by heads_per_shift");
+    v("pad_to_multiple", pad_to_multiple, range::not_negative,
+      "blocks divide the length rounded up to this; 0: the length itself");
+    v("attention_impl", attention_impl, "how attention is computed");
+    v("pattern", pattern, "blocks, or the fixed pattern of the Sparse Transformer");
+    v("stride", stride, "pattern = fixed: tokens of a segment");
+    v("columns", columns, range::positive, "pattern = fixed: last tokens of a segment that all rows see");
   }
 };
 

@@ -13,23 +13,29 @@ namespace longspan {
 /// BP-Transformer \cite ye2019 as an encoder.
 struct BpEncoderConfig : TreeLayersConfig {
   int64_t vocab = 257;
-  int64_t d_embed = 0;        ///< width of the token table; 0: d_model
-  double embed_std = 0.02;    ///< of the token table
-  bool causal = false;        ///< tokens see nothing to their right, as in the released classifier
-  bool mlm_head = true;       ///< leaves predict masked tokens
-  bool tie_embedding = true;  ///< that head shares the token table; needs d_embed = d_model
-  int64_t mask_id = -1;       ///< the token that hides others; -1: the last id of the vocabulary
-  int64_t classes = 0;        ///< of a sequence, which the root tells apart
-  int64_t pair_classes = 0;   ///< of two sequences, which their two roots tell apart
+  int64_t d_embed = 0;
+  double embed_std = 0.02;
+  bool causal = false;
+  bool mlm_head = true;
+  bool tie_embedding = true;
+  int64_t mask_id = -1;
+  int64_t classes = 0;
+  int64_t pair_classes = 0;
   /// Layers for pairs after the others, in which tokens attend to those of the other sequence too.
   int64_t match_layers = 0;
 
   void visit(auto& v) {
-    v("vocab", vocab);
+    v("vocab", vocab, range::positive, meaning::vocab);
     TreeLayersConfig::visit(v);
-    v("d_embed", d_embed)("embed_std", embed_std)("causal", causal)("mlm_head", mlm_head)(
-        "tie_embedding", tie_embedding)("mask_id", mask_id)("classes", classes)(
-        "pair_classes", pair_classes)("match_layers", match_layers);
+    v("d_embed", d_embed, range::not_negative, meaning::d_embed);
+    v("embed_std", embed_std, range::not_negative, "std of the token table");
+    v("causal", causal, "tokens see nothing to their right, as in the released classifier");
+    v("mlm_head", mlm_head, meaning::mlm_head);
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("mask_id", mask_id, meaning::mask_id);
+    v("classes", classes, range::not_negative, meaning::classes);
+    v("pair_classes", pair_classes, range::not_negative, "classes of a pair of sequences; 0: no head");
+    v("match_layers", match_layers, range::none_or_count, "further layers, which see the other sequence");
   }
 };
 

@@ -14,17 +14,18 @@ namespace longspan {
 /// BP-Transformer \cite ye2019 as a language model.
 struct BpTransformerConfig : TreeLayersConfig {
   int64_t vocab = 256;
-  int64_t d_embed = 0;        ///< width of the token table; 0: d_model
-  bool tie_embedding = true;  ///< the classifier shares the token table; needs d_embed = d_model
-  double embed_std = 0.02;    ///< of the token table
-  bool intermediate_loss = true;  ///< lower layers predict too, until training has passed their
-                                  ///< share of the layers
+  int64_t d_embed = 0;
+  bool tie_embedding = true;
+  double embed_std = 0.02;
+  bool intermediate_loss = true;
 
   void visit(auto& v) {
-    v("vocab", vocab);
+    v("vocab", vocab, range::positive, meaning::vocab);
     TreeLayersConfig::visit(v);
-    v("d_embed", d_embed)("tie_embedding", tie_embedding)("embed_std", embed_std)(
-        "intermediate_loss", intermediate_loss);
+    v("d_embed", d_embed, range::not_negative, meaning::d_embed);
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("embed_std", embed_std, range::not_negative, "std of the token table");
+    v("intermediate_loss", intermediate_loss, "lower layers predict too, in the first part of training");
   }
 };
 

@@ -14,16 +14,17 @@ namespace longspan {
 
 /// BP-Transformer \cite ye2019 as an encoder-decoder.
 struct BpTranslatorConfig : TreeLayersConfig {
-  int64_t vocab = 64;         ///< of sources and targets
-  double embed_std = 0.02;    ///< of the token table
-  int64_t sentence_end = -1;  ///< the token that ends a sentence of a document; -1: none does, and
-                              ///< a target reads all of its source
+  int64_t vocab = 64;
+  double embed_std = 0.02;
+  int64_t sentence_end = -1;
   double label_smoothing = 0;
 
   void visit(auto& v) {
-    v("vocab", vocab);
+    v("vocab", vocab, range::positive, "tokens of the vocabulary of sources and targets");
     TreeLayersConfig::visit(v);
-    v("embed_std", embed_std)("sentence_end", sentence_end)("label_smoothing", label_smoothing);
+    v("embed_std", embed_std, range::not_negative, "std of the token table");
+    v("sentence_end", sentence_end, "id that ends a sentence; -1: a target reads all of its source");
+    v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
   }
 };
 

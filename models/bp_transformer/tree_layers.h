@@ -20,11 +20,11 @@ namespace longspan {
 /// The layers of a model over binary trees \cite ye2019 , and which nodes attend to which.
 struct TreeLayersConfig {
   int64_t n_layer = 3, n_head = 4, d_model = 96, d_ff = 384;
-  int64_t k = 4;                ///< neighbours of a token on each level of the tree and side
-  int64_t clip = 4;             ///< levels from here on share their labels
-  bool span_self_loop = false;  ///< spans attend to themselves too, not only to their tokens
+  int64_t k = 4;
+  int64_t clip = 4;
+  bool span_self_loop = false;
   double norm_eps = 1e-5;
-  float dropout = 0;  ///< of the outputs of branches and of the inner layer of the feed-forward net
+  float dropout = 0;
   /// Of embedded tokens, of attention probabilities, and of the classifier's input; -1: as dropout.
   float dropout_in = -1, dropout_attn = -1, dropout_out = -1;
   Precision precision = Precision::f32;
@@ -35,11 +35,19 @@ struct TreeLayersConfig {
     return {.k = k, .clip = clip, .causal = causal, .span_self_loop = span_self_loop};
   }
   void visit(auto& v) {
-    v("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)("k", k)("clip", clip)(
-        "span_self_loop", span_self_loop)("norm_eps", norm_eps)("dropout", dropout)(
-        "dropout_in", dropout_in)("dropout_attn", dropout_attn)("dropout_out", dropout_out)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    v("n_layer", n_layer, range::count, meaning::n_layer);
+    v("n_head", n_head, range::positive, meaning::n_head);
+    v("d_model", d_model, range::positive, meaning::d_model);
+    v("d_ff", d_ff, range::positive, meaning::d_ff);
+    v("k", k, range::count, "neighbours of a token on each level of the tree and side");
+    v("clip", clip, range::between(0, 63), "levels from here on share their labels");
+    v("span_self_loop", span_self_loop, "spans attend to themselves too, not only to their tokens");
+    v("norm_eps", norm_eps, range::not_negative, meaning::norm_eps);
+    v("dropout", dropout, range::probability, "of the outputs of branches and of the inner layer");
+    v("dropout_in", dropout_in, range::as_dropout, "of embedded tokens; -1: as dropout");
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("dropout_out", dropout_out, range::as_dropout, "of the classifier's input; -1: as dropout");
+    visit_computation(v, *this);
   }
 };
 

@@ -22,10 +22,10 @@ inline constexpr std::array<std::string_view, 2> value_names<MemoryStart>{"grow"
 /// The Compressive Transformer \cite rae2020 .
 struct CompressiveConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;           ///< 0: d_model / n_head
-  int64_t mem_len = 128;        ///< n_m, the newest inputs that each layer keeps
-  int64_t compressed_len = 64;  ///< n_cm, compressed rows that come before them; 0: none
-  int64_t rate = 4;             ///< c, rows that become one
+  int64_t d_head = 0;
+  int64_t mem_len = 128;
+  int64_t compressed_len = 64;
+  int64_t rate = 4;
   /// Layers that have memories, ascending from 0; empty: all. The others see the segment alone.
   std::vector<int64_t> memory_layers = {};
   /// n_s, tokens after which decoding moves the memory on: the length of segments in training.
@@ -33,41 +33,58 @@ struct CompressiveConfig {
   Eviction eviction = Eviction::carry;
   MemoryStart start = MemoryStart::grow;
   Compression compression = Compression::conv;
-  int64_t dilation = 2;                      ///< of compression = dilated
-  ConvStart conv_init = ConvStart::average;  ///< of compression = conv and dilated
+  int64_t dilation = 2;
+  ConvStart conv_init = ConvStart::average;
   CompressionLoss loss = CompressionLoss::attention;
   LossNorm loss_norm = LossNorm::mse;
-  int64_t clamp = 0;          ///< distances beyond it are not told apart; 0: all are
-  bool untie_biases = false;  ///< each layer has its own u and v
+  int64_t clamp = 0;
+  bool untie_biases = false;
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-5;
-  bool final_norm = true;  ///< with norm = pre
+  bool final_norm = true;
   bool tie_embedding = true, head_bias = true;
   /// Adaptive embedding and softmax (nn/adaptive.h); empty: one table.
   std::vector<int64_t> cutoffs = {}, tie_projections = {};
   int64_t div_value = 1;
-  bool emb_scale = true;  ///< token embeddings times sqrt(d_model)
-  float dropout = 0;      ///< sites emb, positions, resid, ffn_act and final
+  bool emb_scale = true;
+  float dropout = 0;
   float dropout_attn = 0;
   double init_std = 0.02;
-  double embed_std = 0;  ///< std of tokens; 0: init_std
+  double embed_std = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
   bool history = false;  ///< CompressiveOptions::history; no option of programs
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "d_head", d_head)("mem_len", mem_len)("compressed_len", compressed_len)("rate", rate)(
-        "memory_layers", memory_layers)("segment", segment)("eviction", eviction)("start", start)(
-        "compression", compression)("dilation", dilation)("conv_init", conv_init)("loss", loss)(
-        "loss_norm", loss_norm)("clamp", clamp)("untie_biases", untie_biases)("norm", norm)(
-        "norm_eps", norm_eps)("final_norm", final_norm)("tie_embedding", tie_embedding)(
-        "head_bias", head_bias)("emb_scale", emb_scale)("cutoffs", cutoffs)(
-        "tie_projections", tie_projections)("div_value", div_value);
-    v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
-        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("d_head", d_head, range::not_negative, meaning::d_head);
+    v("mem_len", mem_len, range::positive, "n_m, newest inputs that each layer keeps");
+    v("compressed_len", compressed_len, range::not_negative, "n_cm, compressed rows before them; 0: none");
+    v("rate", rate, range::positive, "c, rows that become one");
+    v("memory_layers", memory_layers, "layers with memories, ascending from 0; empty: all");
+    v("segment", segment, range::positive, "n_s, tokens after which decoding moves the memory on");
+    v("eviction", eviction, "rows that are too few to compress: carried along, or dropped");
+    v("start", start, "the first memory: empty, or of zero rows");
+    v("compression", compression, "how c rows become one");
+    v("dilation", dilation, range::positive, "compression = dilated: distance of the rows of a kernel");
+    v("conv_init", conv_init, "how the kernels of conv and dilated begin");
+    v("loss", loss, "loss that trains the compression");
+    v("loss_norm", loss_norm, "norm of that loss");
+    v("clamp", clamp, range::not_negative, meaning::clamp);
+    v("untie_biases", untie_biases, meaning::untie_biases);
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("final_norm", final_norm, meaning::final_norm);
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("head_bias", head_bias, meaning::head_bias)("emb_scale", emb_scale, meaning::emb_scale);
+    v("cutoffs", cutoffs, meaning::cutoffs);
+    v("tie_projections", tie_projections, meaning::tie_projections);
+    v("div_value", div_value, meaning::div_value);
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::probability, "of attention probabilities");
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    v("embed_std", embed_std, range::not_negative, "std of tokens; 0: init_std");
+    visit_computation(v, *this);
   }
 
   /// See ModelSpec: segments in decoding are those of training.

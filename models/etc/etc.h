@@ -29,49 +29,47 @@ inline constexpr std::array<std::string_view, 2> value_names<CpcScore>{"bilinear
 /// The defaults are the small preset: bytes 0 to 255, a mask token, and the token of globals.
 struct EtcConfig {
   int64_t vocab = 258, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_embed = 0;       ///< width of the token table; 0: d_model
-  int64_t n_long = 512;      ///< number of long tokens
-  int64_t n_global = 32;     ///< number of globals; in plain text each owns ceil(n_long / n_global)
-  int64_t radius = 32;       ///< r: long token i attends to long tokens i - r to i + r
-  int64_t max_distance = 8;  ///< k: larger distances share a label
+  int64_t d_embed = 0;
+  int64_t n_long = 512;
+  int64_t n_global = 32;
+  int64_t radius = 32;
+  int64_t max_distance = 8;
   /// BigBird's random blocks \cite zaheer2020 of long keys for long queries, outside the window: r
   /// of them for each block of queries, layer and head, drawn once.
   int64_t n_random = 0;
-  int64_t block = 0;         ///< tokens of a random block; 0: radius
-  uint64_t random_seed = 0;  ///< of the random blocks
-  int64_t relations = 0;     ///< R, rows of the relation tables; 0: 2 k + 4, the minimum
-  int64_t token_types = 16;  ///< rows of the token type table; long tokens have type 1, globals
-                             ///< 0
-  int64_t n_positions = 0;   ///< rows of a table of absolute positions of long tokens; 0: none
-  bool global_positions = false;  ///< globals have such a table as well, with as many rows
-  int64_t global_features = 0;    ///< width of the features that are projected and added to globals
-  int64_t mask_id = 256, global_id = 257;  ///< the token that hides others; the token of globals
+  int64_t block = 0;
+  uint64_t random_seed = 0;
+  int64_t relations = 0;
+  int64_t token_types = 16;
+  int64_t n_positions = 0;
+  bool global_positions = false;
+  int64_t global_features = 0;
+  int64_t mask_id = 256, global_id = 257;
 
-  bool labels = true;     ///< false: no relation labels, so attention sees no distance or edge
-  bool rel_bias = true;   ///< adds b of the labels to scores; the paper's formula has no b
-  bool hard_g2l = true;   ///< a global attends only to the long tokens that it owns
-  bool hard_l2g = false;  ///< a long token attends only to the globals that own it
+  bool labels = true;
+  bool rel_bias = true;
+  bool hard_g2l = true;
+  bool hard_l2g = false;
   /// share_kv: one key and one value projection for all keys of long queries, and one for all keys
   /// of globals. share_qkv: one query, key and value projection for all. share_out: one output
   /// projection.
   bool share_kv = false, share_qkv = false, share_out = false;
-  bool share_ff = true;  ///< both streams share a feed-forward network and its norm
+  bool share_ff = true;
   NormPlace norm = NormPlace::post;
-  bool final_norm = true;  ///< with norm = pre: a norm after the last layer
+  bool final_norm = true;
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu_tanh;
-  bool tie_embedding = true;  ///< the head of masked tokens shares the token table
+  bool tie_embedding = true;
 
-  int64_t classes = 0;      ///< classes of the whole input, read from its first global: types of
-                            ///< answers
-  bool span_head = false;   ///< start and end of an answer among the long tokens
-  int64_t global_tags = 0;  ///< number of logits of each global: supporting sentences, candidates
-  int64_t phrases = 0;      ///< the longest phrase, in long tokens, that gets a score
+  int64_t classes = 0;
+  bool span_head = false;
+  int64_t global_tags = 0;
+  int64_t phrases = 0;
 
-  bool cpc = false;  ///< has the parameters of contrastive prediction
+  bool cpc = false;
   CpcEncoder cpc_encoder = CpcEncoder::shared;
   CpcScore cpc_score = CpcScore::bilinear;
-  bool cpc_stop_gradient = false;  ///< the separate encodings of sentences get no gradient
+  bool cpc_stop_gradient = false;
   double mlm_weight = 0.8, cpc_weight = 0.2;
 
   /// Rates at the sites emb, attn (probabilities) and resid (branch outputs); dropout_attn = -1: as
@@ -93,22 +91,48 @@ struct EtcConfig {
     return n_positions > 0 ? extend_table("n_positions", n_positions, length) : std::string_view{};
   }
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "d_embed", d_embed)("n_long", n_long)("n_global", n_global)("radius", radius);
-    v("n_random", n_random)("block", block)("random_seed", random_seed);
-    v("max_distance", max_distance)("relations", relations)("token_types", token_types)(
-        "n_positions", n_positions)("global_positions", global_positions)(
-        "global_features", global_features)("mask_id", mask_id)("global_id", global_id);
-    v("labels", labels)("rel_bias", rel_bias)("hard_g2l", hard_g2l)("hard_l2g", hard_l2g)(
-        "share_kv", share_kv)("share_qkv", share_qkv)("share_out", share_out)("share_ff", share_ff);
-    v("norm", norm)("final_norm", final_norm)("norm_eps", norm_eps)("activation", activation)(
-        "tie_embedding", tie_embedding)("classes", classes)("span_head", span_head)(
-        "global_tags", global_tags)("phrases", phrases);
-    v("cpc", cpc)("cpc_encoder", cpc_encoder)("cpc_score", cpc_score)(
-        "cpc_stop_gradient", cpc_stop_gradient)("mlm_weight", mlm_weight)("cpc_weight", cpc_weight);
-    v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("d_embed", d_embed, range::not_negative, meaning::d_embed);
+    v("n_long", n_long, range::positive, "maximum long tokens");
+    v("n_global", n_global, range::positive, "globals; in plain text each owns ceil(n_long / n_global)");
+    v("radius", radius, range::not_negative, "r: long token i sees long tokens i - r to i + r");
+    v("n_random", n_random, range::not_negative, "random blocks of long keys, as in BigBird; 0: none");
+    v("block", block, range::not_negative, "tokens of a random block; 0: radius");
+    v("random_seed", random_seed, "seed of the random blocks");
+    v("max_distance", max_distance, range::positive, "k: larger distances share a label");
+    v("relations", relations, range::none_or_count, "rows of the relation tables; 0: 2 k + 4, the minimum");
+    v("token_types", token_types, "rows of the token type table: 0 globals, 1 long tokens; 0: no table");
+    v("n_positions", n_positions, range::not_negative, "rows of a table of absolute positions; 0: no table");
+    v("global_positions", global_positions, "globals have such a table as well");
+    v("global_features", global_features, range::not_negative, "width of features added to globals; 0: none");
+    v("mask_id", mask_id, "id of the token that hides others");
+    v("global_id", global_id, "id of the token of globals");
+    v("labels", labels, "relation labels; false: attention sees no distance and no edge");
+    v("rel_bias", rel_bias, "labels add a bias to scores (not in the paper's formula)");
+    v("hard_g2l", hard_g2l, "a global sees only the long tokens that it owns");
+    v("hard_l2g", hard_l2g, "a long token sees only the globals that own it");
+    v("share_kv", share_kv, "one key and one value projection for all keys of a stream");
+    v("share_qkv", share_qkv, "one query, key and value projection for all");
+    v("share_out", share_out, "one output projection for both streams");
+    v("share_ff", share_ff, "one feed-forward network and its norm for both streams");
+    v("norm", norm, meaning::norm)("final_norm", final_norm, meaning::final_norm);
+    v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("activation", activation, meaning::activation);
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("classes", classes, range::not_negative, "classes of an input, read from its first global; 0: no head");
+    v("span_head", span_head, meaning::span_head);
+    v("global_tags", global_tags, range::not_negative, "logits of each global, as for sentences; 0: none");
+    v("phrases", phrases, range::none_or_count, "tokens of the longest phrase with a score; 0: no head");
+    v("cpc", cpc, "has the parameters of contrastive prediction");
+    v("cpc_encoder", cpc_encoder, "the encoder of sentences in contrastive prediction");
+    v("cpc_score", cpc_score, "the score of contrastive prediction");
+    v("cpc_stop_gradient", cpc_stop_gradient, "the separate encodings of sentences get no gradient");
+    v("mlm_weight", mlm_weight, range::not_negative, "weight of the loss of masked tokens");
+    v("cpc_weight", cpc_weight, range::not_negative, "weight of the contrastive loss");
+    v("dropout", dropout, range::probability, "of embedded tokens and of the outputs of branches");
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    visit_computation(v, *this);
   }
 };
 

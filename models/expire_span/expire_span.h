@@ -14,28 +14,28 @@ namespace longspan {
 /// Expire-Span \cite sukhbaatar2021 .
 struct ExpireSpanConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;       ///< 0: d_model / n_head
-  int64_t span_max = 1024;  ///< L: steps that a memory can live
-  double span_ramp = 32;    ///< R
-  double span_init = 0.1;   ///< p: spans begin at p L
-  double span_penalty = 0;  ///< alpha, in nats
+  int64_t d_head = 0;
+  int64_t span_max = 1024;
+  double span_ramp = 32;
+  double span_init = 0.1;
+  double span_penalty = 0;
   SpanLoss span_loss = SpanLoss::ramp;
-  double pre_div = 1;       ///< tau, divides the logits of spans
-  bool shorten = false;     ///< in training spans count as at most nu L, nu ~ U(0, 1)
-  int64_t always_keep = 0;  ///< K: the latest K steps have a mask of 1
-  int64_t positions = 128;  ///< P: distances with a position; these rows always stay
-  int64_t max_memory = 0;   ///< rows that a layer keeps of each sample; 0: all that can live
-  Overflow overflow = Overflow::error;  ///< where more memories live than that
+  double pre_div = 1;
+  bool shorten = false;
+  int64_t always_keep = 0;
+  int64_t positions = 128;
+  int64_t max_memory = 0;
+  Overflow overflow = Overflow::error;
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-5;
-  bool final_norm = true;  ///< with norm = pre
+  bool final_norm = true;
   /// Zero vectors in the first memory, which are attended to: as many as a segment has tokens in
   /// the authors' code.
   int64_t phantom_zero_memory = 0;
   bool tie_embedding = false, head_bias = true;
-  bool emb_scale = false;  ///< token embeddings times sqrt(d_model)
-  double head_std = 0;     ///< std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))
-  float dropout = 0;       ///< sites attn and ffn_act
+  bool emb_scale = false;
+  double head_std = 0;
+  float dropout = 0;
   /// Probability with which a layer is left out of a training step: its input is its output, but it
   /// remembers that, deletes and pays as ever.
   double layer_drop = 0;
@@ -44,16 +44,29 @@ struct ExpireSpanConfig {
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "d_head", d_head)("span_max", span_max)("span_ramp", span_ramp)("span_init", span_init)(
-        "span_penalty", span_penalty)("span_loss", span_loss)("pre_div", pre_div)(
-        "shorten", shorten)("always_keep", always_keep)("positions", positions)(
-        "max_memory", max_memory)("overflow", overflow)("norm", norm)("norm_eps", norm_eps)(
-        "final_norm", final_norm)("phantom_zero_memory", phantom_zero_memory)(
-        "tie_embedding", tie_embedding)("head_bias", head_bias)("emb_scale", emb_scale)(
-        "head_std", head_std)("dropout", dropout)("layer_drop", layer_drop)("precision", precision)(
-        "memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("d_head", d_head, range::not_negative, meaning::d_head);
+    v("span_max", span_max, range::positive, "L, maximum steps that a memory lives");
+    v("span_ramp", span_ramp, "R, steps over which a memory's mask falls from 1 to 0");
+    v("span_init", span_init, "p: spans begin at p L");
+    v("span_penalty", span_penalty, range::not_negative, "loss in nats for each step of span");
+    v("span_loss", span_loss, "what the penalty counts");
+    v("pre_div", pre_div, range::above_zero, "tau, divides the logits of spans");
+    v("shorten", shorten, "in training spans count as at most nu L, nu ~ U(0, 1)");
+    v("always_keep", always_keep, range::not_negative, "K: the latest K steps have a mask of 1");
+    v("positions", positions, range::not_negative, "P: distances with a position; these rows always stay");
+    v("max_memory", max_memory, range::not_negative, "rows of a sample that a layer keeps; 0: all that live");
+    v("overflow", overflow, "what happens where more memories live than that");
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("final_norm", final_norm, meaning::final_norm);
+    v("phantom_zero_memory", phantom_zero_memory, range::not_negative,
+      "zero rows in the first memory, which are attended to; 0: none");
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("head_bias", head_bias, meaning::head_bias)("emb_scale", emb_scale, meaning::emb_scale);
+    v("head_std", head_std, range::not_negative, "std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))");
+    v("dropout", dropout, range::probability, "of probabilities and of the feed-forward inner layer");
+    v("layer_drop", layer_drop, range::probability, "probability that training leaves a layer out");
+    visit_computation(v, *this);
   }
 };
 

@@ -17,40 +17,53 @@ namespace longspan {
 /// decoder's first input, its end, the end of a sentence in a document, and the token that masks.
 struct HibertConfig {
   int64_t vocab = 4096;
-  int64_t n_layer = 2;                              ///< of the sentence encoder
-  int64_t document_layers = 2, decoder_layers = 2;  ///< the first may be 0
+  int64_t n_layer = 2;
+  int64_t document_layers = 2, decoder_layers = 2;
   int64_t n_head = 4, d_model = 64, d_ff = 256;
-  int64_t sentence_length = 51;  ///< most tokens of a sentence, with its end token
-  int64_t labels = 0;            ///< classes of a sentence; 0: a decoder writes masked sentences
-  bool label_bias = true;        ///< b of softmax(W d_i + b): in the authors' code, not the paper
+  int64_t sentence_length = 51;
+  int64_t labels = 0;
+  bool label_bias = true;
 
-  bool emb_scale = true;           ///< token embeddings times sqrt(d_model)
-  int64_t position_offset = 0;     ///< position of the first token: 2 in the authors' code
-  bool sentence_positions = true;  ///< p_i is added to the vector of sentence i
-  bool share_all = false;          ///< the decoder reads the encoder's token table
-  bool merge_ends = false;         ///< the decoder ends with the end token of sentences
-  bool merge_begin = false;        ///< the decoder begins with its end token
+  bool emb_scale = true;
+  int64_t position_offset = 0;
+  bool sentence_positions = true;
+  bool share_all = false;
+  bool merge_ends = false;
+  bool merge_begin = false;
   Activation activation = Activation::relu;
   double norm_eps = 1e-5;
-  double head_std = 0;  ///< deviation of the output matrix; 0: 1 / sqrt(d_model)
+  double head_std = 0;
 
-  double smoothing = 0.1;                   ///< label smoothing of masked sentences
-  float dropout = 0.1f, dropout_attn = -1;  ///< -1: as dropout
+  double smoothing = 0.1;
+  float dropout = 0.1f, dropout_attn = -1;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("document_layers", document_layers)(
-        "decoder_layers", decoder_layers)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "sentence_length", sentence_length)("labels", labels)("label_bias", label_bias);
-    v("emb_scale", emb_scale)("position_offset", position_offset)(
-        "sentence_positions", sentence_positions)("share_all", share_all)("merge_ends", merge_ends)(
-        "merge_begin", merge_begin)("activation", activation)("norm_eps", norm_eps)("head_std",
-                                                                                    head_std);
-    v("smoothing", smoothing)("dropout", dropout)("dropout_attn", dropout_attn)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    v("vocab", vocab, "tokens of the vocabulary; the last four mark sentences and masks");
+    v("n_layer", n_layer, range::count, "layers of the sentence encoder");
+    v("document_layers", document_layers, range::none_or_count, "layers of the document encoder");
+    v("decoder_layers", decoder_layers, range::count, "layers of the decoder");
+    v("n_head", n_head, range::positive, meaning::n_head);
+    v("d_model", d_model, range::positive, meaning::d_model);
+    v("d_ff", d_ff, range::positive, meaning::d_ff);
+    v("sentence_length", sentence_length, "maximum tokens of a sentence, with its end token");
+    v("labels", labels, range::not_negative, "classes of a sentence; 0: a decoder writes masked sentences");
+    v("label_bias", label_bias, "b of softmax(W d + b): in the authors' code, not in the paper");
+    v("emb_scale", emb_scale, meaning::emb_scale);
+    v("position_offset", position_offset, "position of the first token: 2 in the authors' code");
+    v("sentence_positions", sentence_positions, "the position of a sentence is added to its vector");
+    v("share_all", share_all, "the decoder reads the encoder's token table");
+    v("merge_ends", merge_ends, "the decoder ends with the end token of sentences");
+    v("merge_begin", merge_begin, "the decoder begins with its end token");
+    v("activation", activation, meaning::activation);
+    v("norm_eps", norm_eps, meaning::norm_eps);
+    v("head_std", head_std, range::not_negative, "std of the output matrix; 0: 1 / sqrt(d_model)");
+    v("smoothing", smoothing, "label smoothing of masked sentences");
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    visit_computation(v, *this);
   }
 };
 

@@ -20,15 +20,19 @@ struct LinformerConfig : EncoderConfig {
   RowProjection projection = RowProjection::linear;
   ProjectionOrder projection_order = ProjectionOrder::input;
   ProjectionStart projection_start = ProjectionStart::xavier;
-  bool freeze_projection = false;  ///< E and F keep their random start
+  bool freeze_projection = false;
   bool causal =
-      false;  ///< refused: a projected row mixes all positions, so there is no causal form
+      false;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
-    v("r", r)("sharing", sharing)("projection", projection)("projection_order", projection_order)(
-        "projection_start", projection_start)("freeze_projection", freeze_projection)("causal",
-                                                                                      causal);
+    v("r", r, "projected length of each layer (the paper's k); the last one repeats");
+    v("sharing", sharing, "which projections of the length are one");
+    v("projection", projection, "how rows are projected");
+    v("projection_order", projection_order, "what is projected: the input, or keys and values");
+    v("projection_start", projection_start, "how the projections begin");
+    v("freeze_projection", freeze_projection, "the projections keep their random start");
+    v("causal", causal, "refused: a projected row mixes all positions, so there is no causal form");
   }
 };
 

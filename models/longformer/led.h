@@ -13,24 +13,23 @@ namespace longspan {
 /// Longformer-Encoder-Decoder \cite beltagy2020 (sec. 7): BART with Longformer's encoder.
 struct LedConfig {
   int64_t vocab = 64, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t n_max = 512;          ///< longest source
-  int64_t n_max_target = 64;    ///< longest target
-  int64_t position_offset = 0;  ///< rows of the tables before position 0: 2 in BART's and in the
-                                ///< authors' checkpoints, none in those of transformers
+  int64_t n_max = 512;
+  int64_t n_max_target = 64;
+  int64_t position_offset = 0;
   /// Windows of each encoder layer, as in LongformerConfig.
   std::vector<int64_t> one_sided_window = {32};
   std::vector<int64_t> dilation = {1};
   int64_t dilated_heads = -1;
   /// Which tokens are global by default: the first token (<s>), or none.
   GlobalDefault globals = GlobalDefault::first;
-  int64_t start_token = 2;  ///< the decoder's first token: </s>
+  int64_t start_token = 2;
 
   double norm_eps = 1e-5;
   Activation activation = Activation::gelu_erf;
-  float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;  ///< -1: as dropout
+  float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;
   double label_smoothing = 0;
   double init_std = 0.02;
-  double embed_std = 0;  ///< std of tokens; 0: as init_std
+  double embed_std = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -38,15 +37,22 @@ struct LedConfig {
   /// See ModelSpec.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "n_max", n_max)("n_max_target", n_max_target)("position_offset", position_offset)(
-        "one_sided_window", one_sided_window)("dilation", dilation)("dilated_heads", dilated_heads)(
-        "globals", globals)("start_token", start_token);
-    v("norm_eps", norm_eps)("activation", activation)("dropout", dropout)(
-        "dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
-        "label_smoothing", label_smoothing)("init_std", init_std)("embed_std", embed_std)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("n_max", n_max, "maximum tokens of a source");
+    v("n_max_target", n_max_target, "maximum tokens of a target");
+    v("position_offset", position_offset, meaning::position_offset);
+    v("one_sided_window", one_sided_window, "w of each encoder layer: |i - j| <= w; the last one repeats");
+    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads, meaning::dilated_heads);
+    v("globals", globals, "which tokens of the source are global by default");
+    v("start_token", start_token, "id of the decoder's first token");
+    v("norm_eps", norm_eps, meaning::norm_eps)("activation", activation, meaning::activation);
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("dropout_ffn_act", dropout_ffn_act, range::as_dropout, meaning::dropout_ffn_act);
+    v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    v("embed_std", embed_std, range::not_negative, "std of tokens; 0: init_std");
+    visit_computation(v, *this);
   }
 };
 

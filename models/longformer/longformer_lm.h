@@ -22,22 +22,27 @@ struct LongformerLMConfig {
   std::vector<int64_t> dilation = {1};
   int64_t dilated_heads = -1;
   bool tie_embedding = true;
-  bool emb_scale = true;    ///< token embeddings times sqrt(d_model)
-  float dropout = 0;        ///< sites emb, resid and ffn_act
-  float dropout_attn = -1;  ///< -1: as dropout
+  bool emb_scale = true;
+  float dropout = 0;
+  float dropout_attn = -1;
   double init_std = 0.02;
-  double embed_std = 0;  ///< std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std
+  double embed_std = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "window", window)("dilation", dilation)("dilated_heads", dilated_heads)(
-        "tie_embedding", tie_embedding)("emb_scale", emb_scale);
-    v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
-        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("window", window, "w of each layer: rows see w earlier ones; the last one repeats");
+    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads, meaning::dilated_heads);
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("emb_scale", emb_scale, meaning::emb_scale);
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    v("embed_std", embed_std, range::not_negative,
+      "std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std");
+    visit_computation(v, *this);
   }
 };
 

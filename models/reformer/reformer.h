@@ -38,20 +38,19 @@ inline constexpr std::array<std::string_view, 2> value_names<ReformerLayer>{"lsh
 /// the windows of bidirectional layers wrap around.
 struct ReformerConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;          ///< 0: d_model / n_head
-  int64_t n_max = 1024;        ///< L, the longest sequence
-  bool causal = true;          ///< true: predicts the next token; false: masked tokens
-  std::string layers = "lsh";  ///< lsh or local for each layer, separated by commas, repeated
-                               ///< cyclically
+  int64_t d_head = 0;
+  int64_t n_max = 1024;
+  bool causal = true;
+  std::string layers = "lsh";
 
-  int64_t rounds = 4;                     ///< R
-  int64_t chunk = 64;                     ///< m
-  int64_t look_back = 1, look_ahead = 0;  ///< a, z
+  int64_t rounds = 4;
+  int64_t chunk = 64;
+  int64_t look_back = 1, look_ahead = 0;
   /// nb, or its two factors; empty: as bucket_rule says for the length of each sequence, and for
   /// n_max in decoding (programs settle it: settle_length()).
   std::vector<int64_t> buckets;
   BucketRule bucket_rule = BucketRule::paper;
-  bool same_bucket = true;  ///< keys of other buckets are masked
+  bool same_bucket = true;
   LshDuplicates duplicates = LshDuplicates::first;
   LshWrap wrap = LshWrap::none;
   LshScale logit_scale = LshScale::official;
@@ -61,49 +60,70 @@ struct ReformerConfig {
   /// number of keys that hashing offers to a query, R m (1 + a + z), near which hashing becomes
   /// faster.
   int64_t full_below = 0;
-  uint64_t hash_seed = 0;  ///< seed of the rotations outside training
+  uint64_t hash_seed = 0;
 
-  int64_t local_chunk = 0;  ///< chunk of local layers; 0: chunk
+  int64_t local_chunk = 0;
   int64_t local_back = 1, local_ahead = 0;
 
-  std::vector<int64_t> position_shape;   ///< n_1, n_2[, n_3]; empty: as default_axial_shape()
-  std::vector<int64_t> position_widths;  ///< d_1, d_2[, d_3]; empty: equal shares of d_model
+  std::vector<int64_t> position_shape;
+  std::vector<int64_t> position_widths;
 
   Activation activation = Activation::relu;
   double norm_eps = 1e-6;
-  bool mean_exit = false;  ///< the head reads the mean of both streams instead of both
+  bool mean_exit = false;
   bool head_bias = true;
-  float dropout = 0;        ///< on embeddings, positions, branches and within feed-forward layers
-  float dropout_attn = 0;   ///< on probabilities of LSH attention
-  float dropout_local = 0;  ///< on probabilities of local attention
+  float dropout = 0;
+  float dropout_attn = 0;
+  float dropout_local = 0;
   /// Shares one mask of columns among all positions and samples, and one mask of LSH probabilities
   /// among all chunks, as trax does.
   bool dropout_broadcast = false;
-  double init_std = 0;   ///< std of all matrices; 0: Glorot uniform
-  double embed_std = 1;  ///< std of the token table
-  double head_std = 0;   ///< std of the projection to tokens; 0: as the other matrices
+  double init_std = 0;
+  double embed_std = 1;
+  double head_std = 0;
   double position_std = 1;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "d_head", d_head)("n_max", n_max)("causal", causal)("layers", layers);
-    v("rounds", rounds)("chunk", chunk)("look_back", look_back)("look_ahead", look_ahead)(
-        "buckets", buckets)("bucket_rule", bucket_rule)("same_bucket", same_bucket)(
-        "duplicates", duplicates)("wrap", wrap)("logit_scale", logit_scale)(
-        "self_logit", self_logit)("whole_chunks", whole_chunks)("full_below", full_below)(
-        "hash_seed", hash_seed);
-    v("local_chunk", local_chunk)("local_back", local_back)("local_ahead", local_ahead)(
-        "position_shape", position_shape)("position_widths", position_widths);
-    v("activation", activation)("norm_eps", norm_eps)("mean_exit", mean_exit)(
-        "head_bias", head_bias)("dropout", dropout)("dropout_attn", dropout_attn)(
-        "dropout_local", dropout_local)("dropout_broadcast", dropout_broadcast);
-    v("init_std", init_std)("embed_std", embed_std)("head_std", head_std)(
-        "position_std", position_std)("precision", precision)("memory", memory)("chunks",
-                                                                                memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("d_head", d_head, range::not_negative, meaning::d_head);
+    v("n_max", n_max, range::positive, "maximum tokens of a sequence");
+    v("causal", causal, "predicts the next token; false: masked tokens");
+    v("layers", layers, "lsh or local for each layer, with commas between them; repeated");
+    v("rounds", rounds, range::positive, "R, rounds of hashing");
+    v("chunk", chunk, range::positive, "m, tokens of a chunk of sorted tokens");
+    v("look_back", look_back, range::not_negative, "a, chunks before its own that a row sees");
+    v("look_ahead", look_ahead, range::not_negative, "z, chunks after its own that a row sees");
+    v("buckets", buckets, "number of buckets or its two factors; empty: as bucket_rule says");
+    v("bucket_rule", bucket_rule, "number of buckets for a length");
+    v("same_bucket", same_bucket, "keys of other buckets are masked");
+    v("duplicates", duplicates, "keys that a query meets in several rounds");
+    v("wrap", wrap, "whether the windows of the first and the last chunk wrap around");
+    v("logit_scale", logit_scale, "how scores are scaled");
+    v("self_logit", self_logit, "score of a token with itself");
+    v("whole_chunks", whole_chunks, "pads to whole chunks, as the code of transformers does");
+    v("full_below", full_below, "shorter sequences get full attention; 0: none; -1: where it is faster");
+    v("hash_seed", hash_seed, "seed of the rotations outside training");
+    v("local_chunk", local_chunk, "chunk of local layers; 0: chunk");
+    v("local_back", local_back, range::not_negative, "local layers: chunks before its own that a row sees");
+    v("local_ahead", local_ahead, range::not_negative, "local layers: chunks after its own that a row sees");
+    v("position_shape", position_shape, "axes of the position tables, as 32,32; empty: from n_max");
+    v("position_widths", position_widths, "widths of the axes' tables; empty: equal parts of d_model");
+    v("activation", activation, meaning::activation);
+    v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("mean_exit", mean_exit, "the head reads the mean of both streams instead of both");
+    v("head_bias", head_bias, meaning::head_bias);
+    v("dropout", dropout, range::probability, "of embeddings, positions, branches and inner layers");
+    v("dropout_attn", dropout_attn, range::probability, "of the probabilities of LSH attention");
+    v("dropout_local", dropout_local, range::probability, "of the probabilities of local attention");
+    v("dropout_broadcast", dropout_broadcast, "one mask for all positions and samples, as trax has it");
+    v("init_std", init_std, meaning::glorot_std);
+    v("embed_std", embed_std, "std of the token table");
+    v("head_std", head_std, "std of the projection to tokens; 0: as the other matrices");
+    v("position_std", position_std, "std of the position tables");
+    visit_computation(v, *this);
   }
 
   /// See ModelSpec. What is settled are the buckets.

@@ -20,57 +20,83 @@ struct RoutingConfig {
   /// Width of the token table, which a dense layer follows; unless it is d_model, one comes before
   /// the classifier too. 0: d_model, and no such layer.
   int64_t d_embed = 0;
-  int64_t local_heads = 2, routing_heads = 2;  ///< in layers with routing; in others all are local
-  int64_t d_head = 0;                          ///< 0: d_model / (local_heads + routing_heads)
-  int64_t routing_layers = -1;                 ///< how many of the last layers route; -1: all
-  int64_t clusters = 8, window = 64;           ///< k, w
-  int64_t local_block = 64;  ///< b: local heads see their own block and the one before
-  bool share_qk = true;      ///< keys of routing heads are their queries
+  int64_t local_heads = 2, routing_heads = 2;
+  int64_t d_head = 0;
+  int64_t routing_layers = -1;
+  int64_t clusters = 8, window = 64;
+  int64_t local_block = 64;
+  bool share_qk = true;
   RoutingSelect select = RoutingSelect::topw;
   RoutingNorm norm_qk = RoutingNorm::ln0;
-  double qk_norm_eps = 1e-6;  ///< of norm_qk = ln0
+  double qk_norm_eps = 1e-6;
   RoutingScale logit_scale = RoutingScale::none;
-  bool mask_self = false;  ///< a token sees itself in its groups only if it sees nothing else
-  double scatter_eps = 0;  ///< the sum over a token's n groups is divided by n + this
-  bool head_mix = false;   ///< one more matrix [d, d] for the outputs of all heads
+  bool mask_self = false;
+  double scatter_eps = 0;
+  bool head_mix = false;
   /// Relative positions are clipped at these distances; -1: none. In groups they are differences of
   /// places in the group. -2 for local heads: 2 local_block + 1.
   int64_t local_clip = -2, routing_clip = 64;
-  bool local_values = false;  ///< local heads have relative values, as well as keys
-  CentroidInit centroid_init = CentroidInit::random;  ///< data: k-means on the first batch
+  bool local_values = false;
+  CentroidInit centroid_init = CentroidInit::random;
   CentroidUpdate ema = CentroidUpdate::spherical;
-  double decay = 0.999;      ///< lambda
-  double reseed_below = 0;   ///< clusters with fewer members take half of the fullest; 0: never
-  double commitment = 1e-4;  ///< beta
+  double decay = 0.999;
+  double reseed_below = 0;
+  double commitment = 1e-4;
   Activation activation = Activation::geglu;
-  bool ff_bias = true;  ///< the feed-forward network has biases
+  bool ff_bias = true;
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
   bool tie_embedding = false;
-  bool emb_scale = false;  ///< token embeddings times sqrt(d_model)
-  double init_std = 0;     ///< std of all matrices; 0: Glorot uniform
+  bool emb_scale = false;
+  double init_std = 0;
   double embed_std = 1, head_std = 0.02;
-  float dropout = 0;        ///< sites emb, resid and ffn_act
-  float dropout_attn = -1;  ///< -1: as dropout
+  float dropout = 0;
+  float dropout_attn = -1;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("d_model", d_model)("d_ff", d_ff)("d_embed", d_embed)(
-        "local_heads", local_heads)("routing_heads", routing_heads)("d_head", d_head)(
-        "routing_layers", routing_layers)("clusters", clusters)("window", window)(
-        "local_block", local_block)("share_qk", share_qk)("select", select)("norm_qk", norm_qk)(
-        "qk_norm_eps", qk_norm_eps)("logit_scale", logit_scale)("mask_self", mask_self)(
-        "scatter_eps", scatter_eps)("head_mix", head_mix)("local_clip", local_clip)(
-        "routing_clip", routing_clip)("local_values", local_values)("centroid_init", centroid_init)(
-        "ema", ema)("decay", decay)("reseed_below", reseed_below)("commitment", commitment);
-    v("activation", activation)("ff_bias", ff_bias)("norm", norm)("norm_eps", norm_eps)(
-        "tie_embedding", tie_embedding)("emb_scale", emb_scale)("init_std", init_std)(
-        "embed_std", embed_std)("head_std", head_std)("dropout", dropout)(
-        "dropout_attn", dropout_attn)("precision", precision)("memory", memory)("chunks",
-                                                                                memory.chunks);
-    token_head.visit(v);
+    v("vocab", vocab, range::positive, meaning::vocab);
+    v("n_layer", n_layer, range::count, meaning::n_layer);
+    v("d_model", d_model, range::positive, meaning::d_model);
+    v("d_ff", d_ff, range::positive, meaning::d_ff);
+    v("d_embed", d_embed, range::not_negative, meaning::d_embed);
+    v("local_heads", local_heads, range::not_negative, "local heads of a layer that routes");
+    v("routing_heads", routing_heads, range::not_negative, "routing heads of a layer that routes");
+    v("d_head", d_head, range::not_negative, "width of a head; 0: d_model / heads");
+    v("routing_layers", routing_layers, "how many of the last layers route; -1: all");
+    v("clusters", clusters, range::positive, "k, groups of a routing head");
+    v("window", window, range::positive, "w, tokens of a group");
+    v("local_block", local_block, range::positive, "local heads see their block of tokens and the one before");
+    v("share_qk", share_qk, "keys of routing heads are their queries");
+    v("select", select, "how tokens come into groups");
+    v("norm_qk", norm_qk, "how queries and keys are normalised");
+    v("qk_norm_eps", qk_norm_eps, "norm_qk = ln0: added to variances");
+    v("logit_scale", logit_scale, "how scores of routing heads are scaled");
+    v("mask_self", mask_self, "a token sees itself in its groups only if it sees nothing else");
+    v("scatter_eps", scatter_eps, range::not_negative, "sums over a token's n groups are divided by n + this");
+    v("head_mix", head_mix, "one more matrix for the outputs of all heads");
+    v("local_clip", local_clip, "local heads: maximum distance; -1: none; -2: 2 local_block + 1");
+    v("routing_clip", routing_clip, "routing heads: maximum distance within a group; -1: none");
+    v("local_values", local_values, "local heads have relative values, as well as keys");
+    v("centroid_init", centroid_init, "first centroids; data: k-means on the first batch");
+    v("ema", ema, "how centroids follow their members");
+    v("decay", decay, "lambda, what remains of a centroid in an update");
+    v("reseed_below", reseed_below, range::not_negative,
+      "clusters with fewer members take half of the fullest; 0: never");
+    v("commitment", commitment, range::not_negative, "beta, weight of the distance to centroids");
+    v("activation", activation, meaning::activation);
+    v("ff_bias", ff_bias, "the feed-forward network has biases");
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, meaning::norm_eps);
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("emb_scale", emb_scale, meaning::emb_scale);
+    v("init_std", init_std, range::not_negative, meaning::glorot_std);
+    v("embed_std", embed_std, range::not_negative, "std of the token table");
+    v("head_std", head_std, range::not_negative, "std of the classifier");
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    visit_computation(v, *this);
   }
 
   int64_t heads() const { return local_heads + routing_heads; }

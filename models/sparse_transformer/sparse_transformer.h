@@ -45,44 +45,54 @@ inline constexpr std::array<std::string_view, 2> value_names<SparseInit>{"code",
 /// Generating Long Sequences with Sparse Transformers. \cite child2019
 struct SparseTransformerConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  double qk_ratio = 1;   ///< total query width of a token over d_model; the same for keys
-  int64_t n_max = 1024;  ///< L, the longest sequence
+  double qk_ratio = 1;
+  int64_t n_max = 1024;
 
   /// One or more index sets, separated by commas. With `merged` they are "local,strided",
   /// "block,summary" or a single one; with `interleave` and `multihead` a set may occur twice.
   std::string index_sets = "block,summary";
   Integration integration = Integration::merged;
-  int64_t stride = 32;        ///< l: the period of the data, e.g. the bytes of a row of an image
-  int64_t columns = 8;        ///< c
-  int64_t sub_blocks = 0;     ///< head h uses sub-block s = h mod this; 0: min(n_head, l div c)
-  bool paper_window = false;  ///< local sets have l + 1 keys, as in the paper's formula
+  int64_t stride = 32;
+  int64_t columns = 8;
+  int64_t sub_blocks = 0;
+  bool paper_window = false;
 
   /// Axes of the position tables, e.g. 32,32,3 for rows, columns and colours; empty: ceil(n_max /
   /// l) and l.
   std::vector<int64_t> position_shape;
-  bool pos_before_shift = false;  ///< a slot has the position of its input token, not of its target
+  bool pos_before_shift = false;
   /// Shifts the input right by one: a learned vector replaces the embedding of the first token. For
   /// sequences without a preceding token, such as images.
   bool begin_vector = false;
   double norm_eps = 1e-5, final_norm_eps = 1e-5;
   bool tie_embedding = false;
-  float dropout = 0;  ///< on the two residual branches only
+  float dropout = 0;
   SparseInit init = SparseInit::code;
-  double embed_std = 0;  ///< std of tokens, and of the sum of all axes' positions; 0: as init says
+  double embed_std = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "qk_ratio", qk_ratio)("n_max", n_max)("index_sets", index_sets)("integration", integration)(
-        "stride", stride)("columns", columns)("sub_blocks", sub_blocks)("paper_window",
-                                                                        paper_window);
-    v("position_shape", position_shape)("pos_before_shift", pos_before_shift)(
-        "begin_vector", begin_vector)("norm_eps", norm_eps)("final_norm_eps", final_norm_eps)(
-        "tie_embedding", tie_embedding)("dropout", dropout)("init", init)("embed_std", embed_std)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("qk_ratio", qk_ratio, "width of all heads' queries over d_model; keys have the same");
+    v("n_max", n_max, range::positive, "maximum tokens of a sequence");
+    v("index_sets", index_sets, "local, strided, block, summary, .. with commas between them");
+    v("integration", integration, "how the sets are distributed over layers and heads");
+    v("stride", stride, range::positive, "l, period of the data, as the bytes of a row of an image");
+    v("columns", columns, "c, last tokens of each stride that summary sets see");
+    v("sub_blocks", sub_blocks, "head h uses sub-block h mod this; 0: min(n_head, l div c)");
+    v("paper_window", paper_window, "local sets have l + 1 keys, as in the paper's formula");
+    v("position_shape", position_shape, "axes of the position tables, as 32,32,3; empty: from n_max and l");
+    v("pos_before_shift", pos_before_shift, "a slot has the position of its input token, not its target");
+    v("begin_vector", begin_vector, "a learned vector before the first token; the last one is no input");
+    v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("final_norm_eps", final_norm_eps, range::above_zero, "the same, of the final norm");
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("dropout", dropout, range::probability, "of the outputs of branches");
+    v("init", init, "std of matrices: 0.125 under the root, or beside it");
+    v("embed_std", embed_std, range::not_negative, "std of tokens and positions; 0: as init says");
+    visit_computation(v, *this);
   }
 
   /// See ModelSpec.

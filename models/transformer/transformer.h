@@ -49,10 +49,10 @@ inline constexpr std::array<std::string_view, 4> value_names<Weights>{
 struct TransformerConfig {
   Wiring wiring = Wiring::decoder;
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;        ///< 0: d_model / n_head
-  int64_t d_embed = 0;       ///< width of the embedding tables, projected to d_model; 0: d_model
-  int64_t n_max = 1024;      ///< rows of learned position tables
-  int64_t source_n_max = 0;  ///< rows of the source's own position table; 0: n_max
+  int64_t d_head = 0;
+  int64_t d_embed = 0;
+  int64_t n_max = 1024;
+  int64_t source_n_max = 0;
 
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
@@ -62,7 +62,7 @@ struct TransformerConfig {
   SinusoidLayout sinusoid = SinusoidLayout::interleaved;
   int64_t shaw_clip = 64;
   bool shaw_values = true, shaw_share_layers = false, shaw_per_head = false;
-  bool shaw_two_sided = false;  ///< encoders always are
+  bool shaw_two_sided = false;
 
   Locality local = Locality::none;
   int64_t window = 0;
@@ -72,31 +72,29 @@ struct TransformerConfig {
   /// Attention probabilities: 1 softmax, up to 2 alpha-entmax, which makes most of them 0
   /// \cite correia2019 .
   double alpha = 1;
-  bool learn_alpha = false;  ///< each head learns its own alpha between 1.01 and 2
+  bool learn_alpha = false;
   bool tie_embedding = false;
   /// Decoders: adaptive embedding and softmax in clusters of ids that begin at 0 and at each cutoff
   /// (nn/adaptive.h). Cluster c is d_embed / div_value^c wide; d_embed has no other meaning then.
   std::vector<int64_t> cutoffs = {};
   int64_t div_value = 1;
-  std::vector<int64_t> tie_projections = {};  ///< clusters whose projection both share
-  bool emb_scale = false;                     ///< tokens times sqrt(d_model)
+  std::vector<int64_t> tie_projections = {};
+  bool emb_scale = false;
   bool emb_norm = false;
-  int64_t position_offset = 0;  ///< learned: rows of the table before position 0 (BART: 2)
-  bool source_tables = false;   ///< encoder_decoder: the source has its own positions and emb_norm
-  bool couple = false;       ///< encoder_decoder: the decoder shares the encoder's blocks and their
-                             ///< norms, except cross-attention
-  int64_t source_vocab = 0;  ///< encoder_decoder: vocabulary of the source's own token table; 0:
-                             ///< shares the target's table
-  int64_t token_types = 0;   ///< rows of the token type table
-  bool mlm_head = false;     ///< dense, activation and norm before the head (BERT)
-  int64_t classes = 0;       ///< number of classes of the pooled classification head
+  int64_t position_offset = 0;
+  bool source_tables = false;
+  bool couple = false;
+  int64_t source_vocab = 0;
+  int64_t token_types = 0;
+  bool mlm_head = false;
+  int64_t classes = 0;
 
   /// Rates at the sites emb, attn (probabilities), ffn_act and resid (branch outputs); -1: as
   /// resid.
   float dropout = 0, dropout_emb = -1, dropout_attn = -1, dropout_ffn_act = -1;
-  float dropout_token = 0;  ///< share of tokens that training replaces by the zero vector
+  float dropout_token = 0;
   double label_smoothing = 0;
-  bool half_loss = false;  ///< in training only the second half of each segment counts
+  bool half_loss = false;
 
   /// Auxiliary losses of decoders in training \cite alrfou2019 : layer l of N also predicts, with
   /// its own classifier, until l / 2N of the training is done. Every prediction covers the next
@@ -107,8 +105,8 @@ struct TransformerConfig {
 
   Weights init = Weights::normal;
   double init_std = 0.02;
-  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std
-  bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
+  double embed_std = 0;
+  bool init_residual_scale = true;
 
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
@@ -121,26 +119,53 @@ struct TransformerConfig {
   /// See ModelSpec.
   std::string_view extend_positions(int64_t length);
   void visit(auto& v) {
-    v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
-        "d_ff", d_ff)("d_head", d_head)("d_embed", d_embed)("n_max", n_max)(
-        "source_n_max", source_n_max)("norm", norm)("norm_eps", norm_eps)("activation", activation)(
-        "positions", positions)("sinusoid", sinusoid);
-    v("shaw_clip", shaw_clip)("shaw_values", shaw_values)("shaw_share_layers", shaw_share_layers)(
-        "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
-        "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
-        "share_qk", share_qk)("alpha", alpha)("learn_alpha", learn_alpha)(
-        "tie_embedding", tie_embedding)("cutoffs", cutoffs)("div_value", div_value)(
-        "tie_projections", tie_projections)("emb_scale", emb_scale)("emb_norm", emb_norm)(
-        "position_offset", position_offset)("source_tables", source_tables)("couple", couple)(
-        "source_vocab", source_vocab)("token_types", token_types)("mlm_head", mlm_head)("classes",
-                                                                                        classes);
-    v("dropout", dropout)("dropout_emb", dropout_emb)("dropout_attn", dropout_attn)(
-        "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
-        "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(
-        "n_target", n_target)("target_weight", target_weight)("init", init)("init_std", init_std)(
-        "embed_std", embed_std)("init_residual_scale", init_residual_scale)("precision", precision)(
-        "memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    v("wiring", wiring, "decoder, encoder, or both");
+    visit_sizes(v, *this);
+    v("d_head", d_head, range::not_negative, meaning::d_head);
+    v("d_embed", d_embed, range::not_negative, meaning::d_embed);
+    v("n_max", n_max, range::positive, "rows of learned position tables");
+    v("source_n_max", source_n_max, range::not_negative, "rows of the source's own table; 0: n_max");
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("activation", activation, meaning::activation)("positions", positions, "how positions are told");
+    v("sinusoid", sinusoid, "order of sines and cosines");
+    v("shaw_clip", shaw_clip, "positions = shaw: larger distances share a row");
+    v("shaw_values", shaw_values, "positions = shaw: values have relative rows, as well as keys");
+    v("shaw_share_layers", shaw_share_layers, "positions = shaw: all layers share their tables");
+    v("shaw_per_head", shaw_per_head, "positions = shaw: each head has its own table");
+    v("shaw_two_sided", shaw_two_sided, "positions = shaw: rows for later keys; encoders always have them");
+    v("local", local, "local attention: none, of exact windows, or of blocks");
+    v("window", window, "keys of a window, or tokens of a block");
+    v("qkv_bias", qkv_bias, meaning::qkv_bias)("out_bias", out_bias, meaning::out_bias);
+    v("head_bias", head_bias, meaning::head_bias)("share_qk", share_qk, "keys are the queries");
+    v("alpha", alpha, "attention: 1 softmax, up to 2 alpha-entmax, which makes most of it 0");
+    v("learn_alpha", learn_alpha, "each head learns its own alpha between 1.01 and 2");
+    v("tie_embedding", tie_embedding, meaning::tie_embedding)("cutoffs", cutoffs, meaning::cutoffs);
+    v("div_value", div_value, meaning::div_value);
+    v("tie_projections", tie_projections, meaning::tie_projections);
+    v("emb_scale", emb_scale, meaning::emb_scale)("emb_norm", emb_norm, meaning::emb_norm);
+    v("position_offset", position_offset, range::not_negative, meaning::position_offset);
+    v("source_tables", source_tables, "encoder_decoder: the source has its own positions and emb_norm");
+    v("couple", couple, "encoder_decoder: the decoder shares the encoder's blocks and norms");
+    v("source_vocab", source_vocab, range::not_negative,
+      "encoder_decoder: tokens of the source's own table; 0: the target's table");
+    v("token_types", token_types, range::not_negative, meaning::token_types);
+    v("mlm_head", mlm_head, "dense layer, activation and norm before the head, as in BERT");
+    v("classes", classes, range::not_negative, meaning::classes);
+    v("dropout", dropout, range::probability, "of the outputs of branches");
+    v("dropout_emb", dropout_emb, range::as_dropout, "of embedded tokens; -1: as dropout");
+    v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
+    v("dropout_ffn_act", dropout_ffn_act, range::as_dropout, meaning::dropout_ffn_act);
+    v("dropout_token", dropout_token, range::probability, "fraction of tokens that training sets to zero");
+    v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
+    v("half_loss", half_loss, "in training only the second half of each segment counts");
+    v("layer_loss", layer_loss, "decoders: layer l of N also predicts, until l / 2N of the training");
+    v("n_target", n_target, range::count, "decoders: next tokens that every prediction covers");
+    v("target_weight", target_weight, range::not_negative, "weight of each such token after the first");
+    v("init", init, "how matrices begin")("init_std", init_std, range::not_negative, meaning::init_std);
+    v("embed_std", embed_std, range::not_negative,
+      "std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std");
+    v("init_residual_scale", init_residual_scale, "output weights of branches times 1 / sqrt(branches)");
+    visit_computation(v, *this);
   }
 };
 

@@ -13,17 +13,17 @@ namespace longspan {
 /// Transformer-XL \cite dai2019 .
 struct TransformerXLConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;  ///< 0: d_model / n_head
+  int64_t d_head = 0;
   /// M, rows that each layer keeps of its inputs from earlier segments.
   int64_t mem_len = 128;
   /// W, keys that a row sees, itself included; 0: all of the memory and of the segment before it.
   /// The authors' same_length is W = mem_len in PyTorch and mem_len + 1 in TensorFlow.
   int64_t window = 0;
-  int64_t clamp = 0;          ///< distances beyond it are not told apart; 0: all are
-  bool untie_biases = false;  ///< each layer has its own u and v (untie_r)
+  int64_t clamp = 0;
+  bool untie_biases = false;
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-5;
-  bool final_norm = true;  ///< with norm = pre; the authors' code has none
+  bool final_norm = true;
   /// The first memory is `mem_len` zero vectors, which are attended to, instead of being empty: as
   /// in the authors' TensorFlow code and in transformers.
   bool phantom_zero_memory = false;
@@ -31,25 +31,36 @@ struct TransformerXLConfig {
   /// Adaptive embedding and softmax (nn/adaptive.h); empty: one table.
   std::vector<int64_t> cutoffs = {}, tie_projections = {};
   int64_t div_value = 1;
-  bool emb_scale = true;  ///< token embeddings times sqrt(d_model)
-  float dropout = 0;      ///< sites emb, positions, resid, ffn_act and final
+  bool emb_scale = true;
+  float dropout = 0;
   float dropout_attn = 0;
   double init_std = 0.02;
-  double embed_std = 0;  ///< std of tokens; 0: init_std
+  double embed_std = 0;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
-    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
-        "d_head", d_head)("mem_len", mem_len)("window", window)("clamp", clamp)(
-        "untie_biases", untie_biases)("norm", norm)("norm_eps", norm_eps)("final_norm", final_norm)(
-        "phantom_zero_memory", phantom_zero_memory)("tie_embedding", tie_embedding)(
-        "head_bias", head_bias)("emb_scale", emb_scale)("cutoffs", cutoffs)(
-        "tie_projections", tie_projections)("div_value", div_value);
-    v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
-        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
-    token_head.visit(v);
+    visit_sizes(v, *this);
+    v("d_head", d_head, range::not_negative, meaning::d_head);
+    v("mem_len", mem_len, range::not_negative, "M, inputs of earlier segments that each layer keeps");
+    v("window", window, range::not_negative, "W, keys that a row sees, itself included; 0: all");
+    v("clamp", clamp, range::not_negative, meaning::clamp);
+    v("untie_biases", untie_biases, meaning::untie_biases);
+    v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
+    v("final_norm", final_norm, meaning::final_norm);
+    v("phantom_zero_memory", phantom_zero_memory,
+      "the first memory is mem_len zero rows that are attended to, not empty");
+    v("tie_embedding", tie_embedding, meaning::tie_embedding);
+    v("head_bias", head_bias, meaning::head_bias)("emb_scale", emb_scale, meaning::emb_scale);
+    v("cutoffs", cutoffs, meaning::cutoffs);
+    v("tie_projections", tie_projections, meaning::tie_projections);
+    v("div_value", div_value, meaning::div_value);
+    v("dropout", dropout, range::probability, meaning::dropout);
+    v("dropout_attn", dropout_attn, range::probability, "of attention probabilities");
+    v("init_std", init_std, range::not_negative, meaning::init_std);
+    v("embed_std", embed_std, range::not_negative, "std of tokens; 0: init_std");
+    visit_computation(v, *this);
   }
 };
 

@@ -25,27 +25,31 @@ inline constexpr std::array<std::string_view, 2> value_names<ProjectionNorms>{"n
 /// Options of PerformerAttention besides those of MultiHead.
 struct PerformerOptions {
   FeatureMap features = FeatureMap::positive;
-  int64_t n_features = 0;  ///< M; 0: d ln d. A row of the projection makes two hyperbolic or
-                           ///< trigonometric features
-  bool projected = true;   ///< false: the features are those of x itself, of kinds that allow it
+  int64_t n_features = 0;
+  bool projected = true;
   ProjectionRows projection_rows = ProjectionRows::gram_schmidt;
   ProjectionNorms projection_norms = ProjectionNorms::normal;
-  bool projection_per_head = false;  ///< false: all heads share one projection
-  int64_t redraw_interval = 1000;    ///< updates between projections; 0: the first one stays
-  double feature_scale = 0;          ///< of q and k before the projection; 0: d^(-1/4) for features
-                                     ///< that approximate the softmax kernel, else 1
-  double feature_epsilon = 0;        ///< added to features; only relu and later ones
-  bool qk_norm = false;              ///< a layer norm of each head's q and k before the features
+  bool projection_per_head = false;
+  int64_t redraw_interval = 1000;
+  double feature_scale = 0;
+  double feature_epsilon = 0;
+  bool qk_norm = false;
   /// Up to this length attention is exact, a softmax over all pairs; 0: never; -1: as long as it is
   /// faster than features, see crossover_length().
   int64_t exact_up_to = 0;
 
   void visit(auto& v) {
-    v("features", features)("n_features", n_features)("projected", projected)(
-        "projection_rows", projection_rows)("projection_norms", projection_norms)(
-        "projection_per_head", projection_per_head)("redraw_interval", redraw_interval)(
-        "feature_scale", feature_scale)("feature_epsilon", feature_epsilon)("qk_norm", qk_norm)(
-        "exact_up_to", exact_up_to);
+    v("features", features, "the feature map");
+    v("n_features", n_features, "M, rows of the projection; 0: d ln d");
+    v("projected", projected, "false: the features are those of x itself, of kinds that allow it");
+    v("projection_rows", projection_rows, "how the rows of the projection are drawn");
+    v("projection_norms", projection_norms, "the norms of these rows");
+    v("projection_per_head", projection_per_head, "false: all heads share one projection");
+    v("redraw_interval", redraw_interval, "updates between projections; 0: the first one stays");
+    v("feature_scale", feature_scale, "of q and k; 0: d^(-1/4) where the softmax is approximated, else 1");
+    v("feature_epsilon", feature_epsilon, "added to features; only relu and later ones");
+    v("qk_norm", qk_norm, "a layer norm of each head's q and k before the features");
+    v("exact_up_to", exact_up_to, "longest length with exact attention; 0: never; -1: where it is faster");
   }
 };
 

@@ -107,7 +107,7 @@ void ClusterModel::visit(Visitor& v) { v("embed", embed_)("stack", stack_)("head
 
 std::unique_ptr<ModelSpec> cluster_spec(const ClusterConfig& config) {
   const TrainingDefaults defaults{.length = 12, .batch = 4, .steps = 8, .warmup = 2, .clip = 0.05};
-  return std::make_unique<ModelSpecOf<ClusterModel, ClusterConfig>>(config, defaults);
+  return std::make_unique<ModelSpecOf<ClusterModel, ClusterConfig>>("clusters", config, defaults);
 }
 
 }  // namespace longspan::test

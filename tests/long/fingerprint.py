@@ -101,8 +101,10 @@ def cases():
     text = ["--task", "bytes", "--data", "bytes=text"]
     pairs = ["--task", "wiki-leads", "--data", "wiki-leads=wiki-leads"]
     for model in ("transformer", "local_transformer", "sparse_transformer", "blockbert", "bigbird", "bigbird_etc",
-                  "etc", "linformer", "longformer", "longformer_lm", "led", "bigbird_pegasus", "reformer"):
-        documents = model in ("led", "bigbird_pegasus")
+                  "etc", "linformer", "longformer", "longformer_lm", "led", "bigbird_pegasus", "reformer", "transformer_xl",
+                  "compressive", "expire_span", "adaptive_span", "routing", "performer", "bp_transformer",
+                  "bp_encoder", "bp_translator"):
+        documents = model in ("led", "bigbird_pegasus", "bp_translator")
         data = (pairs + ["--target-length", "24"]) if documents else text
         vocab = 259 if documents else 257
         own = sets(f"model.vocab={vocab}") if documents else []

@@ -282,8 +282,8 @@ TEST(Config, WhatCannotBeWrittenIsNamed) {
 
 TEST(Config, Ranges) {
   Options options;
-  const Range ranges[] = {{"model.dropout", 0, 0.999},
-                          {"save_every", 0, std::numeric_limits<double>::infinity()}};
+  const KeyRange ranges[] = {{"model.dropout", 0, 0.999},
+                             {"save_every", 0, std::numeric_limits<double>::infinity()}};
   EXPECT_NO_THROW(check_ranges(to_json(options), ranges));
   options.model.dropout = 1.5f;
   EXPECT_TRUE(contains(message_of<ValueError>([&] { check_ranges(to_json(options), ranges); }),

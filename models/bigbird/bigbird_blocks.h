@@ -42,7 +42,7 @@ struct BigBirdBlocks {
 
   void visit(auto& v) {
     v("block", block, range::positive, "b, tokens of a block");
-    v("n_random", n_random, range::not_negative, "r, random blocks that a block of queries sees");
+    v("n_random", n_random, "r, random blocks that a block of queries sees");
     v("random", random, "how random blocks are drawn");
     v("random_seed", random_seed, "seed of the random blocks, which never change");
     v("global_last", global_last, "the last global block: of real tokens, or of the padded length");

@@ -44,7 +44,7 @@ struct BlockBertConfig : EncoderConfig {
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
-    v("n_block", n_block, range::positive, "n, blocks of a sequence");
+    v("n_block", n_block, "n, blocks of a sequence");
     v("heads_per_shift", heads_per_shift, range::not_negative,
       "heads for each cyclic shift of the blocks, as 10,2; empty: none is shifted");
     v("permutations", permutations, "key block of each head's query blocks; empty: by heads_per_shift");

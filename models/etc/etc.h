@@ -96,7 +96,7 @@ struct EtcConfig {
     v("n_long", n_long, range::positive, "maximum long tokens");
     v("n_global", n_global, range::positive, "globals; in plain text each owns ceil(n_long / n_global)");
     v("radius", radius, range::not_negative, "r: long token i sees long tokens i - r to i + r");
-    v("n_random", n_random, range::not_negative, "random blocks of long keys, as in BigBird; 0: none");
+    v("n_random", n_random, "random blocks of long keys, as in BigBird; 0: none");
     v("block", block, range::not_negative, "tokens of a random block; 0: radius");
     v("random_seed", random_seed, "seed of the random blocks");
     v("max_distance", max_distance, range::positive, "k: larger distances share a label");

@@ -346,7 +346,7 @@ void require_used(const CommandLine& line, RunConfig& config) {
   const bool planned =
       command == plan || (command == draw && last_setting(line.settings, "model.name") != nullptr);
   const auto model = config.model->build(Init{.meta = true});
-  const DocumentModel* const documents = model->as_document_model();
+  const auto* const documents = ask<ReadsDocuments>(std::as_const(*model));
   const Case c{.command = command,
                .config = config,
                .data = find_data_set(config.task).kind,

@@ -147,7 +147,7 @@ int draw_command(int argc, const char* const* argv) {
   std::vector<LayerPairs> layers;
   OutlineCount total;
   for (int64_t layer = first; layer < last; ++layer) {
-    LayerPairs pairs{model->attention_outline(layer, config.length), {}};
+    LayerPairs pairs{need<ShowsAttention>(*model).attention_outline(layer, config.length), {}};
     for (int64_t head = 0; head < pairs.outline.heads; ++head) {
       pairs.heads.push_back(count_pairs(pairs.outline, head));
       total.attended += pairs.heads.back().attended;

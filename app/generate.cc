@@ -93,7 +93,8 @@ void go_on(const Trained& trained, const Options& o, const std::optional<BeamSea
   const Tensor start =
       Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, trained.run.device);
   if (search && o.tokens > 0) {
-    const Beams found = beam_search(model, start, model.start_decoding(1), o.tokens, *search);
+    const Beams found = beam_search(model, start, need<ContinuesSequences>(model).start_decoding(1),
+                                    o.tokens, *search);
     for (const int64_t id : contiguous(select(found.tokens, 1, 0)).to_vector<int64_t>()) {
       print(static_cast<int32_t>(id));
     }

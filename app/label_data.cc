@@ -115,12 +115,13 @@ std::vector<int32_t> labels_of(const std::vector<Sample>& samples) {
 /// Throws ValueError unless the model answers what the source asks for.
 void require_head_for(const TrainingRun& run, const LabelSource& source) {
   const LanguageModel& model = *run.model;
-  require(model.classes() > 0 || model.as_encoder() != nullptr, "task",
+  const auto* const classifier = implements<ClassifiesSequences>(model);
+  require(classifier != nullptr, "task",
           "{} asks for answers about a whole sequence, and {} has no "
           "head for them; choose an encoder such as bigbird:motif",
           run.config.task, run.config.model_name);
-  require(model.classes() == source.answers(), "model.classes",
-          "got {}; expected {}, an answer for each", model.classes(), source.answers_text());
+  require(classifier->classes() == source.answers(), "model.classes",
+          "got {}; expected {}, an answer for each", classifier->classes(), source.answers_text());
   require(model.vocab() >= source.vocabulary(), "model.vocab", "got {}; {} are {}", model.vocab(),
           source.vocabulary_text(), source.vocabulary());
 }
@@ -152,11 +153,9 @@ void LabelData::prepare() {
 }
 
 Tensor LabelData::logits(const std::vector<Sample>& samples, Pass pass) const {
-  const Encoder* encoder = run_.model->as_encoder();
-  const bool global = encoder != nullptr && encoder->takes_global_tokens();
-  const EncoderInputs in = inputs_of(samples, global, run_.device);
-  if (encoder != nullptr) return encoder->classify(encoder->forward(in, pass), pass);
-  return run_.model->class_logits({.tokens = in.tokens, .lengths = in.lengths}, pass);
+  const auto& classifier = need<ClassifiesSequences>(*run_.model);
+  return classifier.class_logits(inputs_of(samples, classifier.takes_global_tokens(), run_.device),
+                                 pass);
 }
 
 TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {

@@ -115,7 +115,8 @@ LossUnit PairData::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pa
 
 TaskData::Forward PairData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
   const SequenceBatch b = batches_->from_row(run_.samples_before(i));
-  return {run_.model->sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
+  const auto& writer = need<WritesSequences>(*run_.model);
+  return {writer.sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
           b.counted};
 }
 
@@ -151,11 +152,11 @@ std::vector<std::vector<std::string>> PairData::summaries(const std::vector<std:
   }
   std::vector<std::vector<std::string>> result;
   const auto together = static_cast<size_t>(run_.config.batch);
+  const auto& writer = need<WritesSequences>(*run_.model);
   for (size_t from = 0; from < all.size(); from += together) {
     const SequenceBatch b = some_of(all, from, together, ids_, run_.device);
-    const Beams beams =
-        beam_search(*run_.model, b.tokens, run_.model->start_after({b.source, b.lengths}),
-                    limits_.target, search);
+    const Beams beams = beam_search(
+        *run_.model, b.tokens, writer.start_after({b.source, b.lengths}), limits_.target, search);
     const std::vector<int64_t> ids = contiguous(select(beams.tokens, 1, 0)).to_vector<int64_t>();
     for (int64_t row = 0; row < b.source.dim(0); ++row) {
       const auto own = std::span(ids).subspan(static_cast<size_t>(row * limits_.target),
@@ -205,7 +206,7 @@ std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
       kind == DataKind::profiles) {
     return std::make_unique<LabelData>(run);
   }
-  if (documents && run.model->as_document_model() != nullptr) {
+  if (documents && ask<ReadsDocuments>(*run.model) != nullptr) {
     return std::make_unique<DocumentData>(run);
   }
   if (is_generated(kind)) return std::make_unique<SampleData>(run);

@@ -90,9 +90,11 @@ struct DrawnMap {
 /// Returns the maps of the layers that are drawn. Keys may be more or fewer than rows, and differ
 /// between layers.
 std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& tokens) {
+  const auto* const shown = ask<ShowsAttention>(model);
+  require<NoAttentionMap>(shown != nullptr, "attention map", "this model has none");
   std::vector<DrawnMap> maps;
   for (int64_t layer = 0; layer < std::min(model.layers(), drawn_layers); ++layer) {
-    const Tensor map = model.attention_map(tokens, layer);
+    const Tensor map = shown->attention_map(tokens, layer);
     maps.push_back({map.dim(0), map.dim(1), map.dim(2), map.to_vector<float>()});
   }
   return maps;
@@ -102,21 +104,23 @@ std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& token
 /// segments of `length`.
 std::vector<std::vector<double>> lifetimes_of(const LanguageModel& model,
                                               const std::vector<int32_t>& ids, int64_t length) {
+  const auto* const forgets = ask<ForgetsTokens>(model);
+  if (forgets == nullptr) return {};
+  const auto& streams = need<Streams>(model);
   std::vector<std::vector<double>> layers;
-  SegmentMemory memory = model.empty_memory(1);
+  SegmentMemory memory = streams.empty_memory(1);
   const int64_t all = std::ssize(ids);
   for (int64_t at = 0; at < all; at += length) {
     const auto begin = ids.begin() + at;
     const std::vector<int32_t> part(begin, begin + std::min(length, all - at));
     const Tensor tokens = Tensor::from(part, {1, std::ssize(part)}, model.device());
-    const std::vector<Tensor> spans = model.token_spans(tokens, memory);
-    if (spans.empty()) return {};
+    const std::vector<Tensor> spans = forgets->token_spans(tokens, memory);
     layers.resize(spans.size());
     for (size_t i = 0; i < spans.size(); ++i) {
       const auto own = to_device(cast(spans[i], DType::f64), {}).to_vector<double>();
       layers[i].insert(layers[i].end(), own.begin(), own.end());
     }
-    model.logits_after(memory, tokens);
+    streams.logits_after(memory, tokens);
   }
   return layers;
 }
@@ -237,11 +241,12 @@ std::vector<std::string> used_keys(const TrainingRun& run, const TaskData& task_
   const auto n = static_cast<int64_t>(ids.size());
   if (n < 1) return {};
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
+  const auto& shown = need<ShowsAttention>(*run.model);
   std::vector<std::string> lines;
   bool sparse = false;
   for (int64_t layer = 0; layer < run.model->layers(); ++layer) {
-    const Tensor map = run.model->attention_map(tokens, layer);  // [H, L, T]
-    const AttentionOutline outline = run.model->attention_outline(layer, n);
+    const Tensor map = shown.attention_map(tokens, layer);  // [H, L, T]
+    const AttentionOutline outline = shown.attention_outline(layer, n);
     const std::vector<float> p = map.to_vector<float>();
     std::string line = fmt::format("keys that layer {} uses, of those that each head sees:", layer);
     for (int64_t head = 0; head < map.dim(0); ++head) {
@@ -266,17 +271,18 @@ std::vector<std::string> reported(const TrainingRun& run, const TaskData& task_d
   const std::vector<int32_t> ids =
       task_data.first_tokens(std::min(run.config.length, reported_tokens));
   const auto n = static_cast<int64_t>(ids.size());
-  if (n < 1) return {};
-  return run.model->report(Tensor::from(ids, {1, n}, run.device));
+  const auto* const remarks = ask<Remarks>(std::as_const(*run.model));
+  if (n < 1 || remarks == nullptr) return {};
+  return remarks->report(Tensor::from(ids, {1, n}, run.device));
 }
 
 bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
   const std::vector<int32_t> ids =
       task_data.first_tokens(std::min(run.config.length, drawn_tokens));
   const auto n = static_cast<int64_t>(ids.size());
-  if (n < 1) return false;
-  const Tensor spans = run.model->seen_spans(Tensor::from(ids, {1, n}, run.device));
-  if (!spans) return false;
+  const auto* const learns = ask<LearnsSpans>(std::as_const(*run.model));
+  if (n < 1 || learns == nullptr) return false;
+  const Tensor spans = learns->seen_spans(Tensor::from(ids, {1, n}, run.device));
   const std::vector<float> all = spans.to_vector<float>();
   const int64_t layers = spans.dim(0), heads = spans.dim(1);
   const int64_t shown = std::min(n, drawn_span_tokens);
@@ -315,7 +321,7 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
 
 bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
   const std::vector<int32_t> ids = task_data.first_tokens(lifetime_tokens);
-  if (ids.empty() || run.model->memory_length() == 0) return false;
+  if (ids.empty() || memory_length(*run.model) == 0) return false;
   const std::vector<std::vector<double>> layers = lifetimes_of(*run.model, ids, run.config.length);
   if (layers.empty()) return false;
   const std::vector<std::string> kinds =
@@ -350,8 +356,8 @@ void rehearse_pictures(const LanguageModel& model, int64_t length) {
     drawn_maps(model, tokens);
   } catch (const NoAttentionMap&) {  // then there is no picture
   }
-  model.seen_spans(tokens);
-  if (model.memory_length() == 0) return;
+  if (const auto* const learns = ask<LearnsSpans>(model)) learns->seen_spans(tokens);
+  if (memory_length(model) == 0) return;
   constexpr int64_t alike = 3;  // later segments need what the third does
   const auto ids = static_cast<size_t>(std::min(lifetime_tokens, alike * length));
   lifetimes_of(model, std::vector<int32_t>(ids), length);

@@ -7,8 +7,8 @@
 namespace longspan {
 
 /// Runs the command that argv[1] names (train, eval, generate, models, tasks, data, tokens, draw,
-/// memory or study; see docs/options.md) for the models of the library and those given, and returns the
-/// exit status of the process. A main of one's own needs no more than this call; it links
+/// memory or study; see docs/options.md) for the models of the library and those given, and returns
+/// the exit status of the process. A main of one's own needs no more than this call; it links
 /// longspan::app.
 ///   own     models that register_model() (models/all/registry.h) adds first
 /// Throws nothing: errors are printed.

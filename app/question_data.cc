@@ -18,21 +18,21 @@ namespace {
 
 constexpr const char* parts[] = {"train", "valid", "test"};
 
-const Encoder& encoder_with(const TrainingRun& run, bool EncoderConfig::*head,
-                            const std::string& option, int64_t vocabulary) {
+/// Returns the model as one that has the head that `option` sets.
+template <class Head>
+const Head& head_for(const TrainingRun& run, const std::string& option, int64_t vocabulary) {
   const std::string& task = run.config.task;
-  const Encoder* encoder = run.model->as_encoder();
-  require(encoder != nullptr, "task",
+  const auto* const head = implements<Head>(std::as_const(*run.model));
+  require(head != nullptr, "task",
           "{} asks for answers within texts, and {} has no head for them; choose an encoder such "
           "as longformer:{}",
           task, run.config.model_name, task);
-  require(encoder->encoder_config().*head, option, "got false; {} needs the head: expected true",
-          task);
-  require(encoder->vocab() >= vocabulary, "model.vocab",
+  require(head->Head::available(), option, "got false; {} needs the head: expected true", task);
+  require(run.model->vocab() >= vocabulary, "model.vocab",
           "got {}; {} has {} tokens with those around questions: expected {} or more",
-          encoder->vocab(), run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,
+          run.model->vocab(), run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,
           vocabulary, vocabulary);
-  return *encoder;
+  return *head;
 }
 
 std::unique_ptr<const Tokenizer> tokenizer_of(const RunConfig& c) {
@@ -40,7 +40,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const RunConfig& c) {
 }
 
 /// Returns `global` if the model has global tokens, else nothing.
-Tensor for_globals(const Encoder& encoder, const Tensor& global) {
+Tensor for_globals(const ReadsInputs& encoder, const Tensor& global) {
   return encoder.takes_global_tokens() ? global : Tensor{};
 }
 
@@ -65,8 +65,7 @@ ChoiceData::ChoiceData(const TrainingRun& run)
     : run_(run),
       tokenizer_(tokenizer_of(run.config)),
       ids_(*tokenizer_),
-      encoder_(
-          encoder_with(run, &EncoderConfig::choice_head, "model.choice_head", ids_.vocabulary)) {
+      encoder_(head_for<ChoosesCandidates>(run, "model.choice_head", ids_.vocabulary)) {
   const DataSet& set = find_data_set(run.config.task);
   for (size_t part = 0; part < 3; ++part) {
     const PartFile file = open_part(set, data_place(run.config), static_cast<int>(part));
@@ -112,7 +111,7 @@ Tensor ChoiceData::choose(const ChoiceBatch& b, Pass pass) const {
                          .lengths = to_device(b.lengths, device),
                          .types = {},
                          .global = for_globals(encoder_, b.global)};
-  return encoder_.choose(encoder_.forward(in, pass), to_device(b.places, device));
+  return encoder_.candidate_scores(in, to_device(b.places, device), pass);
 }
 
 TaskData::Forward ChoiceData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
@@ -166,7 +165,7 @@ SpanData::SpanData(const TrainingRun& run)
     : run_(run),
       tokenizer_(tokenizer_of(run.config)),
       ids_(*tokenizer_),
-      encoder_(encoder_with(run, &EncoderConfig::span_head, "model.span_head", ids_.vocabulary)) {
+      encoder_(head_for<FindsSpans>(run, "model.span_head", ids_.vocabulary)) {
   const DataSet& set = find_data_set(run.config.task);
   const int64_t most = run.config.questions.most;
   require(run.config.length >= most + 5, "length",
@@ -250,7 +249,7 @@ SpanData::Rows SpanData::stacked(const std::vector<Window>& windows) const {
   const SpanBatch batch = span_batch(some);
   rows.in.tokens = to_device(batch.tokens, run_.device);
   rows.in.lengths = to_device(batch.lengths, run_.device);
-  if (encoder_.encoder_config().token_types > 1) {
+  if (encoder_.token_types() > 1) {
     rows.in.types = to_device(batch.types, run_.device);
   }
   rows.in.global = for_globals(encoder_, batch.global);
@@ -261,7 +260,7 @@ SpanData::Rows SpanData::stacked(const std::vector<Window>& windows) const {
 }
 
 SpanLogits SpanData::spans(const Rows& rows, Pass pass) const {
-  return encoder_.spans(encoder_.forward(rows.in, pass), rows.in.lengths);
+  return encoder_.span_logits(rows.in, pass);
 }
 
 TaskData::Forward SpanData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {

@@ -45,7 +45,7 @@ class ChoiceData final : public TaskData {
   const TrainingRun& run_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   ChoiceIds ids_;
-  const Encoder& encoder_;
+  const ChoosesCandidates& encoder_;
   std::vector<ChoiceQuestion> questions_[3];
   std::vector<std::string> warnings_;
 };
@@ -104,7 +104,7 @@ class SpanData final : public TaskData {
   const TrainingRun& run_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   QuestionIds ids_;
-  const Encoder& encoder_;
+  const FindsSpans& encoder_;
   std::string evidence_;
   std::vector<TriviaQuestion> questions_[3];
   std::vector<Item> items_[3];

@@ -36,7 +36,7 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   require_length(config, *model);
   const bool documents = find_data_set(config.task).kind == DataKind::documents;
   const bool sequence = model->objective() == Objective::sequence;
-  const bool sentences = model->as_document_model() != nullptr;
+  const bool sentences = ask<ReadsDocuments>(*model) != nullptr;
   const bool labelled = find_data_set(config.task).kind == DataKind::generated_documents;
   require(documents || !sequence, "task",
           "{} maps a sequence to another and the task {} has only one; choose a decoder or an "
@@ -67,9 +67,9 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   const bool hides_bytes = masked && config.task == "bytes" && config.tokenizer.empty();
   require(!hides_bytes || model->vocab() > 256, "model.vocab",
           "got {}; expected 257 or more, the bytes and a token that hides them", model->vocab());
-  require(!hides_bytes || model->mask_token() >= 256, "model.mask_id",
+  require(!hides_bytes || mask_token(*model) >= 256, "model.mask_id",
           "got {}, which is a byte; expected 256 or more, of which no text has any",
-          model->mask_token());
+          mask_token(*model));
   require(model->vocab() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),
           "model.vocab", "got {}; expected 256 or more, one for each byte", model->vocab());
 }
@@ -255,9 +255,10 @@ void require_same_model(const Settings& stored, const Settings& asked, const std
 }
 
 void require_length(const RunConfig& config, const LanguageModel& model) {
-  require(config.length <= model.max_source_length(), "length",
+  const int64_t longest = max_input_length(model);
+  require(config.length <= longest, "length",
           "got {}; {} takes at most {} tokens: choose a shorter --length or a larger model.n_max",
-          config.length, config.model_name, model.max_source_length());
+          config.length, config.model_name, longest);
 }
 
 void Position::add(double loss) {

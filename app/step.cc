@@ -10,6 +10,7 @@
 #include "core/backends.h"
 #include "core/error.h"
 #include "core/graph.h"
+#include "models/capabilities.h"
 #include "models/encoder.h"
 #include "models/scoring.h"
 #include "nn/memory_policy.h"
@@ -40,30 +41,31 @@ Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
   return x;
 }
 
-/// Returns the forward pass of an encoder that predicts no tokens, through the first head that it
-/// has.
-std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c, Device device,
-                                        Pass pass) {
+/// Returns the forward pass of a model that predicts no tokens, through the first head that it has.
+std::function<Tensor()> forward_of_head(const LanguageModel& model, const RunConfig& c,
+                                        Device device, Pass pass) {
   return [=, &model, batch = c.batch, length = c.length]() -> Tensor {
-    const EncoderConfig& e = model.encoder_config();
-    EncoderInputs in{.tokens = some_ids(batch, length, e.vocab, device)};
+    EncoderInputs in{.tokens = some_ids(batch, length, model.vocab(), device)};
     std::vector<int64_t> begins;  // first position of each row, twice
     for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * length);
-    if (model.takes_global_tokens()) {
+    if (need<ReadsInputs>(model).takes_global_tokens()) {
       std::vector<uint8_t> first(static_cast<size_t>(batch * length), 0);
       for (const int64_t at : begins) first[static_cast<size_t>(at)] = 1;
       in.global = Tensor::from(first, {batch, length});
     }
-    const Tensor hidden = model.forward(in, pass);
-    if (e.classes > 0) {
-      return profile_loss(model.classify(hidden, pass), some_ids(batch, e.classes, 1, device));
+    if (const auto* const classifier = ask<ClassifiesSequences>(model)) {
+      return profile_loss(classifier->class_logits(in, pass),
+                          some_ids(batch, classifier->classes(), 1, device));
     }
     const Tensor answers = reshape(some_ids(batch, 1, 1, device), {batch});
-    if (e.span_head) return span_loss(model.spans(hidden, {}), answers, answers);
+    if (const auto* const finder = ask<FindsSpans>(model)) {
+      return span_loss(finder->span_logits(in, pass), answers, answers);
+    }
     const Shape two{batch, 2, 1};  // candidates, marked at the beginning of each row
     const Tensor places = device == meta_device ? Tensor::empty(two, DType::i64, device)
                                                 : Tensor::from(begins, two, device);
-    return cross_entropy(model.choose(hidden, places), answers);
+    return cross_entropy(need<ChoosesCandidates>(model).candidate_scores(in, places, pass),
+                         answers);
   };
 }
 
@@ -81,21 +83,12 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
                                    int64_t segment) {
   const auto passes = static_cast<double>(c.accumulate * c.optimizer.update_period);
   const double by = pass.training ? make_loss_scale(c).value() / passes : 1;  // 1: no product
-  if (const Encoder* encoder = model.as_encoder()) {
-    const EncoderConfig& e = encoder->encoder_config();
-    const bool asks = e.classes > 0 || e.span_head || e.choice_head;
-    if (asks && !e.mlm_head) {
-      return [&held, by, of_head = forward_of_head(*encoder, c, device, pass)]() -> Tensor {
-        held.losses.loss = of_head();
-        return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
-      };
-    }
-  }
-  if (!model.predicts_tokens() && model.classes() > 0) {
-    return [=, &model, &held, batch = c.batch, length = c.length]() -> Tensor {
-      const SourceTokens in{.tokens = some_ids(batch, length, model.vocab(), device)};
-      held.losses.loss =
-          profile_loss(model.class_logits(in, pass), some_ids(batch, model.classes(), 1, device));
+  const auto* const reads = ask<ReadsInputs>(model);
+  const bool asks = ask<ClassifiesSequences>(model) != nullptr ||
+                    ask<FindsSpans>(model) != nullptr || ask<ChoosesCandidates>(model) != nullptr;
+  if (asks && !reads->predicts_tokens()) {
+    return [&held, by, of_head = forward_of_head(model, c, device, pass)]() -> Tensor {
+      held.losses.loss = of_head();
       return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
     };
   }
@@ -108,8 +101,9 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
     const Tensor source = sequence ? ids(source_length) : Tensor{};
     const SegmentMemory& memory = memories.front();
     if (recorded) held.batch = {tokens, targets, source};
-    held.losses = sequence ? model.sequence_loss({source}, tokens, targets, pass)
-                           : model.loss(tokens, targets, memory, pass);
+    held.losses = sequence
+                      ? need<WritesSequences>(model).sequence_loss({source}, tokens, targets, pass)
+                      : model.loss(tokens, targets, memory, pass);
     const Tensor loss = held.losses.total();
     return by != 1 ? mul(loss, by) : loss;
   };
@@ -124,10 +118,10 @@ void validate_on(const LanguageModel& model, const RunConfig& c, Device device) 
   const Scoring exact;
   HeldByPass held;
   std::vector<SegmentMemory> memory;
-  memory.push_back(model.evaluation_memory(c.batch));
+  memory.push_back(evaluation_memory(model, c.batch));
   int64_t length = c.length, segments = 2;
   if (memory.front().projected) {
-    const int64_t rows = model.memory_length();
+    const int64_t rows = memory_length(model);
     length = std::max(length, std::min(rows / 12, model.max_length()));
     segments = 8 + 4 * rows / length;
   }
@@ -188,9 +182,9 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   // that of the pass before.
   std::vector<SegmentMemory> memories, next(1);
   const int64_t none = memory_tracker(device).live()[Category::memory];
-  for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(model->empty_memory(c.batch));
+  for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(empty_memory(*model, c.batch));
   const int64_t kept = memory_tracker(device).live()[Category::memory] - none;
-  for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
+  for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(empty_memory(*model, c.batch));
   const bool waits = c.optimizer.update_period > 1;
   const bool graph = recorded_ && !inspect && !waits;
   const std::function<Tensor()> forward =
@@ -302,7 +296,7 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 
 int64_t StepPlanner::longest_possible() const {
   apply(config_, own_);
-  const int64_t longest = config_.model->build(Init{.meta = true})->max_source_length();
+  const int64_t longest = max_input_length(*config_.model->build(Init{.meta = true}));
   constexpr int64_t extended = 65'536;  // planning some layouts takes minutes beyond this length
   if (config_.free_positions.empty() || longest >= extended) return longest;
   StepShape shape = own_;
@@ -319,12 +313,12 @@ int64_t StepPlanner::longest_possible() const {
 
 bool StepPlanner::reversible_layers() const {
   apply(config_, own_);
-  return config_.model->build(Init{.meta = true})->reversible_layers();
+  return ask<ReversibleLayers>(*config_.model->build(Init{.meta = true})) != nullptr;
 }
 
 std::string StepPlanner::remark() const {
   apply(config_, own_);
-  return config_.model->build(Init{.meta = true})->remark(config_.length);
+  return longspan::remark(*config_.model->build(Init{.meta = true}), config_.length);
 }
 
 int64_t StepPlanner::memory_of_streams(Device device) const {
@@ -332,7 +326,7 @@ int64_t StepPlanner::memory_of_streams(Device device) const {
   const auto model = config_.model->build(Init{.device = device});
   const auto live = [&] { return memory_tracker(device).live()[Category::memory]; };
   const int64_t before = live();
-  const SegmentMemory memory = model->empty_memory(config_.batch);
+  const SegmentMemory memory = empty_memory(*model, config_.batch);
   return live() - before;
 }
 

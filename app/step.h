@@ -53,9 +53,9 @@ class StepPlanner {
   /// Returns the maximum number of tokens that the model takes. If its positions may be extended,
   /// it is the larger of that and 65,536.
   int64_t longest_possible() const;
-  /// Returns LanguageModel::reversible_layers().
+  /// Whether the model has ReversibleLayers.
   bool reversible_layers() const;
-  /// Returns LanguageModel::remark() for the length of the configuration.
+  /// Returns the model's Remarks::remark() for the length of the configuration.
   std::string remark() const;
   /// Returns the bytes that a batch of streams keeps from segment to segment, on this device: on
   /// meta_device they are predicted. 0 for a model without a memory.

@@ -19,7 +19,7 @@ int64_t counted_targets(const Tensor& targets) {
 }
 
 /// Returns the encoder of a task that asks for answers within its samples, null for other tasks.
-const Encoder* encoder_for(const TrainingRun& run) {
+const FindsSpans* encoder_for(const TrainingRun& run) {
   const RunConfig& c = run.config;
   if (c.generated->targets() != TargetKind::span) {
     require(run.model->objective() == Objective::next_token, "task",
@@ -27,9 +27,9 @@ const Encoder* encoder_for(const TrainingRun& run) {
             c.model_name);
     return nullptr;
   }
-  const Encoder* encoder = run.model->as_encoder();
+  const auto* const encoder = ask<FindsSpans>(std::as_const(*run.model));
   require(
-      encoder != nullptr && encoder->encoder_config().span_head, "task",
+      encoder != nullptr, "task",
       "{} asks for the place of an answer, and {} has no head for it; choose an encoder such as "
       "longformer, with model.span_head=true",
       c.task, c.model_name);
@@ -92,7 +92,7 @@ BatchOptions TextData::options() const {
       .objective = run_.model->objective(), .seed = run_.config.seed, .device = run_.device};
   if (options.objective != Objective::masked_token) return options;
   const int32_t mask = corpus_.tokenizer ? corpus_.tokenizer->special().mask : -1;
-  options.mask_token = mask >= 0 ? mask : std::max(run_.model->mask_token(), corpus_.vocabulary);
+  options.mask_token = mask >= 0 ? mask : std::max(mask_token(*run_.model), corpus_.vocabulary);
   if (run_.config.whole_words) options.words = corpus_.words;
   return options;
 }
@@ -183,7 +183,7 @@ double TextData::bits(const std::string& name) const {
 /// part of the figure, so it depends on nothing else.
 EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
   const int64_t length = run_.config.length;
-  const int64_t warm_up = (run_.model->memory_tokens() + length - 1) / length * length;
+  const int64_t warm_up = (memory_tokens(*run_.model) + length - 1) / length * length;
   const int64_t many = part.size() / (16 * (warm_up + length));
   return {part, std::clamp<int64_t>(many, 1, most_together()), length, warm_up, run_.device};
 }
@@ -200,7 +200,7 @@ Score TextData::score_streams(const CorpusPart& part) const {
 
 std::string TextData::protocol(const std::string& part) const {
   if (!streams()) return {};
-  const int64_t length = run_.config.length, rows = run_.model->memory_tokens();
+  const int64_t length = run_.config.length, rows = memory_tokens(*run_.model);
   const EvaluationStreams batches = evaluation_streams(corpus_.part(part));
   const bool warm = batches.streams() > 1;
   return fmt::format(
@@ -240,7 +240,7 @@ SampleData::SampleData(const TrainingRun& run)
   const int64_t tokens = std::max<int64_t>(task_->shape().length, 1);
   const auto sample = [this](int64_t i) { return samples("train", run_.origin.samples + i, 1)[0]; };
   streams_.emplace(sample, tokens, run.config.batch * run.config.accumulate,
-                   run.model->memory_length() > 0 ? run.config.length : tokens, run.device);
+                   memory_length(*run.model) > 0 ? run.config.length : tokens, run.device);
 }
 
 int64_t SampleData::size(const std::string& part) const {
@@ -272,7 +272,7 @@ void SampleData::each(const std::string& part,
 
 SpanLogits SampleData::spans(const std::vector<Sample>& rows, Pass pass) const {
   const EncoderInputs in = inputs_of(rows, encoder_->takes_global_tokens(), run_.device);
-  return encoder_->spans(encoder_->forward(in, pass), in.lengths);
+  return encoder_->span_logits(in, pass);
 }
 
 Tensor SampleData::answer_loss(const std::vector<Sample>& rows, const SpanLogits& found) const {
@@ -310,7 +310,7 @@ Batch SampleData::batch_of(int64_t i) const {
 void SampleData::each_segment(
     const std::vector<Sample>& rows,
     const std::function<void(const Batch&, SegmentMemory&)>& visit) const {
-  SegmentMemory memory = run_.model->evaluation_memory(std::ssize(rows));
+  SegmentMemory memory = evaluation_memory(*run_.model, std::ssize(rows));
   if (segments() == 1) return visit(stack(rows, run_.device), memory);
   for (int64_t s = 0; s < segments(); ++s) {
     visit(stack_segment(rows, s, run_.config.length, run_.device), memory);
@@ -349,7 +349,7 @@ SampleData::Scores SampleData::scores(const std::string& part, bool ask_right) c
     });
     if (!ask_right) return;
     each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
-      const Tensor z = streams() ? run_.model->logits_after(memory, b.tokens)
+      const Tensor z = streams() ? need<Streams>(*run_.model).logits_after(memory, b.tokens)
                                  : run_.model->logits(b.tokens, Pass{});
       all.answers += count_right(z, b.targets);
     });

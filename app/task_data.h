@@ -15,6 +15,7 @@
 #include "data/sample_task.h"
 #include "data/sequence_pairs.h"
 #include "data/streams.h"
+#include "models/capabilities.h"
 #include "models/encoder.h"
 #include "models/evaluate.h"
 #include "models/generate.h"
@@ -140,7 +141,7 @@ class TextData final : public TaskData {
   std::optional<Batch> batch(int64_t i) const override;
   Tensor first_batch() const override { return batch_of(0).tokens; }
   /// If the model keeps a memory.
-  bool streams() const override { return run_.model->memory_length() > 0; }
+  bool streams() const override { return memory_length(*run_.model) > 0; }
   Tensor reset(int64_t i) const override;
   /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
@@ -302,7 +303,7 @@ class SampleData final : public TaskData {
   Tensor first_batch() const override { return finds_answers() ? Tensor{} : batch_of(0).tokens; }
   /// If the model keeps a memory: each sample is a stream, of several segments if it is longer than
   /// one.
-  bool streams() const override { return !finds_answers() && run_.model->memory_length() > 0; }
+  bool streams() const override { return !finds_answers() && memory_length(*run_.model) > 0; }
   Tensor reset(int64_t i) const override;
   bool batches_may_lack_targets() const override { return may_lack_targets() || segments() > 1; }
   double bits(const std::string& part) const override;
@@ -334,7 +335,7 @@ class SampleData final : public TaskData {
                     const std::function<void(const Batch&, SegmentMemory&)>& visit) const;
 
   const TrainingRun& run_;
-  const Encoder* encoder_;  // of tasks with answers
+  const FindsSpans* encoder_;  // of tasks with answers
   std::unique_ptr<const SampleTask> task_;
   std::optional<SampleStreams> streams_;  // of training; samples are streams of one segment where
                                           // the model has no memory

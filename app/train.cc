@@ -51,7 +51,7 @@ double number_of(const Settings& settings, std::string_view key) {
 int64_t longest_sample(const RunConfig& config) {
   if (find_data_set(config.task).kind != DataKind::documents) return config.length;
   const auto model = config.model->build(Init{.meta = true});
-  const DocumentModel* const documents = model->as_document_model();
+  const auto* const documents = ask<ReadsDocuments>(std::as_const(*model));
   if (documents == nullptr) return config.length;
   return config.extracts.chunk * (documents->max_sentence() - 1);
 }

@@ -74,7 +74,7 @@ NamedNumbers numbers_of(const Json& members) {
 std::vector<SegmentMemory> empty_memories(const LanguageModel& model, int64_t batches,
                                           int64_t batch) {
   std::vector<SegmentMemory> all;
-  for (int64_t i = 0; i < batches; ++i) all.push_back(model.empty_memory(batch));
+  for (int64_t i = 0; i < batches; ++i) all.push_back(empty_memory(model, batch));
   return all;
 }
 
@@ -119,8 +119,9 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
     if (!beginning.other_data) require_same_split(before, c, "--from");
   }
   if (!continues() && !started) {
-    if (const Tensor tokens = data->first_batch()) {
-      run.model->begin_training(tokens, run.generator().fork("begin_training"));
+    if (auto* const begins = ask<BeginsWithData>(*run.model)) {
+      const Tensor tokens = data->first_batch();
+      if (tokens) begins->begin_training(tokens, run.generator().fork("begin_training"));
     }
   }
   require(c.steps == 0 || at.step <= c.steps, "steps",
@@ -311,7 +312,7 @@ void Training::say_beginning() {
                     openblas_description()));
   }
   say(p_.memory_remark);
-  say(p_.run.model->remark(c_.length));
+  say(remark(*p_.run.model, c_.length));
   if (p_.started) {
     say(fmt::format("starting from step {} of {}", p_.started->step, c_.start.from));
   }
@@ -439,9 +440,11 @@ void Training::show() {
 }
 
 std::optional<double> Training::living_memories() const {
+  const auto* const forgets = ask<ForgetsTokens>(std::as_const(*p_.run.model));
+  if (forgets == nullptr) return std::nullopt;
   double sum = 0, count = 0;
   for (const SegmentMemory& memory : p_.memories) {
-    for (const double rows : p_.run.model->living(memory)) {
+    for (const double rows : forgets->living(memory)) {
       sum += rows;
       count += 1;
     }
@@ -463,7 +466,9 @@ void Training::log_step() {
   for (const auto& [name, value] : auxiliary_) values.emplace_back("loss_" + name, value);
   for (const auto& [group, norm] : norms_) values.emplace_back("gradient_norm_" + group, norm);
   if (const auto living = living_memories()) values.emplace_back("living_memories", *living);
-  for (const auto& [name, value] : p_.run.model->log_values()) values.emplace_back(name, value);
+  if (const auto* const remarks = ask<Remarks>(*p_.run.model)) {
+    for (const auto& [name, value] : remarks->log_values()) values.emplace_back(name, value);
+  }
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);
   if (inversion_.largest > kDrift && !drift_said_) {

@@ -99,7 +99,7 @@ std::vector<Variant> variants(const CompressiveConfig& c, const TransformerXLCon
 int64_t macs_of(const LanguageModel& model, int64_t length) {
   const Tensor tokens = zeros({1, length}, DType::i32, model.device());
   const MacCount macs;
-  model.loss(tokens, tokens, model.empty_memory(1), {.training = true, .gen = Generator{1}});
+  model.loss(tokens, tokens, empty_memory(model, 1), {.training = true, .gen = Generator{1}});
   return macs.total();
 }
 
@@ -109,7 +109,7 @@ class Trained {
   Trained(const Variant& v, int64_t batch, int64_t length)
       : model_(v.make(Init{})),
         adam_(named_parameters(*model_)),
-        memory_(model_->empty_memory(batch)),
+        memory_(empty_memory(*model_, batch)),
         tokens_(some_tokens(batch, length)) {
     for (int64_t read = 0; read <= v.tokens; read += length) step();  // until the memory is full
   }
@@ -187,7 +187,7 @@ void evaluate(int64_t compressed, int64_t rounds) {
   c.compressed_len = compressed;
   const Compressive model(c, Init{});
   const Tensor tokens = some_tokens(1, c.segment);
-  SegmentMemory memories[] = {model.evaluation_memory(1), model.empty_memory(1)};
+  SegmentMemory memories[] = {model.evaluation_memory(1), empty_memory(model, 1)};
   const auto next = [&](SegmentMemory& memory) {
     memory = model.loss(tokens, tokens, memory, Pass{}).memory;
   };

@@ -107,8 +107,8 @@ void sort_list(const ConstView& ids, int64_t list, int64_t n, int64_t R, int32_t
   }
 }
 
-constexpr int64_t columns = 64;   // summed side by side
-constexpr int64_t chunk = 128;  // terms of a partial sum
+constexpr int64_t columns = 64;  // summed side by side
+constexpr int64_t chunk = 128;   // terms of a partial sum
 
 /// to[c] += sum over k of x[order[k] * width + c], for up to `columns` c.
 template <class T>

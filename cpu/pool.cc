@@ -10,8 +10,8 @@ namespace {
 
 using kernels::Taps;
 
-constexpr int64_t columns = 64;   // channels per task
-constexpr int64_t chunk = 128;  // rows of a partial sum
+constexpr int64_t columns = 64;  // channels per task
+constexpr int64_t chunk = 128;   // rows of a partial sum
 constexpr int64_t grain = 1 << 15;
 
 /// Returns the index in [0, L) that tap k of window t reads, or -1.

@@ -26,7 +26,7 @@ template <class T>
 using Tag = hn::ScalableTag<Accumulator<T>>;
 
 constexpr int64_t grain = 1 << 15;  // elements per task
-constexpr int64_t chunk = 128;    // terms added before they join the total
+constexpr int64_t chunk = 128;      // terms added before they join the total
 constexpr int64_t columns = 64;     // adjacent sums of a task
 constexpr int64_t most_pieces = 64;
 

@@ -260,21 +260,22 @@ HWY_NOINLINE void backward_loop(double alpha, double beta, const T* v, const T* 
   }
 }
 
-#define LONGSPAN_UNARY(X)                                                                       \
-  X(affine, Affine)                                                                             \
-  X(exp, Exp)                                                                                   \
-  X(log, Log)                                                                                   \
-  X(log1p, Log1p)                                                                               \
-  X(sqrt, Sqrt)                                                                                 \
-  X(rsqrt, Rsqrt)                                                                               \
-  X(square, Square)                                                                             \
-  X(abs, Abs)                                                                                   \
-  X(reciprocal, Reciprocal)                                                                     \
-  X(power, Power)                                                                               \
-  X(clamp, Clamp) X(sin, Sin) X(cos, Cos) X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid)         \
-      X(softplus, Softplus) X(relu, Relu) X(relu_squared, ReluSquared) X(leaky_relu, LeakyRelu) \
-          X(elu, Elu) X(silu, Silu) X(gelu_erf, GeluErf) X(gelu_tanh, GeluTanh)                 \
-              X(gelu_sigmoid, GeluSigmoid) X(grid, Grid)
+#define LONGSPAN_UNARY(X)                                                                        \
+  X(affine, Affine)                                                                              \
+  X(exp, Exp)                                                                                    \
+  X(log, Log)                                                                                    \
+  X(log1p, Log1p)                                                                                \
+  X(sqrt, Sqrt)                                                                                  \
+  X(rsqrt, Rsqrt)                                                                                \
+  X(square, Square)                                                                              \
+  X(abs, Abs)                                                                                    \
+  X(reciprocal, Reciprocal)                                                                      \
+  X(power, Power)                                                                                \
+  X(clamp, Clamp)                                                                                \
+  X(sin, Sin) X(cos, Cos) X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid) X(softplus, Softplus)    \
+      X(relu, Relu) X(relu_squared, ReluSquared) X(leaky_relu, LeakyRelu) X(elu, Elu)            \
+          X(silu, Silu) X(gelu_erf, GeluErf) X(gelu_tanh, GeluTanh) X(gelu_sigmoid, GeluSigmoid) \
+              X(grid, Grid)
 
 template <class T>
 void unary(Unary f, double alpha, double beta, const T* x, T* y, size_t n) {

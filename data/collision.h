@@ -36,7 +36,8 @@ struct CollisionTask {
   /// left.
   int32_t quadrant(int64_t row, int64_t column) const;
   void visit(auto& v) {
-    v("steps", steps, range::not_negative, "of a sample; 0: as many as the run's length has space for");
+    v("steps", steps, range::not_negative,
+      "of a sample; 0: as many as the run's length has space for");
     v("grid", grid, range::between(2, 4096), "cells of the grid in each direction");
     v("colours", colours, range::between(1, 4096), "colours of a particle");
     v("speed", speed, range::at_least(1e-3), "standard deviation of velocities, in cells per step");

@@ -176,7 +176,8 @@ struct MotifTask {
     v("motif", motif, range::positive, "bases of a motif");
     v("mismatches", mismatches, range::not_negative, "wrong bases of a motif that still count");
     v("nearest", nearest, range::not_negative, "minimum bases from the first motif to the second");
-    v("furthest", furthest, range::not_negative, "maximum bases from the first motif to the second");
+    v("furthest", furthest, range::not_negative,
+      "maximum bases from the first motif to the second");
     v("kmer", kmer, range::between(1, 8), "bases that a token represents");
   }
   void fit(int64_t tokens, int64_t vocabulary);

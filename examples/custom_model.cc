@@ -20,7 +20,8 @@ int main() try {
     adam.step(2e-2);
     if (step % 100 == 0) std::cout << "step " << step << ", loss " << loss.item() << "\n";
   }
-  std::cout << "a, near 0.9 in the channels that the output uses most: " << sigmoid(layer.rate) << "\n";
+  std::cout << "a, near 0.9 in the channels that the output uses most: " << sigmoid(layer.rate)
+            << "\n";
 
   std::vector<Coupling> couplings;  // y1 = x1 + f(x2), y2 = x2 + g(y1); only the last y is saved
   for (uint64_t i = 0; i < 8; i += 2) {

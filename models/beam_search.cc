@@ -185,6 +185,7 @@ Beams collect(const std::vector<Sample>& samples, int64_t count, const BeamSearc
 Beams beam_search(const LanguageModel& model, const Tensor& prompt,
                   std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search) {
   check(model, prompt, count, search);
+  const auto& decoder = need<Decodes>(model);
   const NoGrad off;
   const int64_t batch = prompt.dim(0), n = prompt.dim(1);
   const std::vector<int64_t> words = cast(prompt, DType::i64).to_vector<int64_t>();
@@ -199,7 +200,7 @@ Beams beam_search(const LanguageModel& model, const Tensor& prompt,
   int64_t width = 1;
   Tensor fresh = cast(prompt, DType::i64);
   while (true) {
-    const Tensor logits = cast(model.decode(fresh, *state), DType::f64);
+    const Tensor logits = cast(decoder.decode(fresh, *state), DType::f64);
     const int64_t vocab = logits.dim(1);
     std::vector<double> values = logits.to_vector<double>();
     std::vector<int64_t> rows, tokens;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "models/parts.h"
 #include "nn/adaptive.h"
@@ -64,7 +65,10 @@ DecoderOptions decoder_options(const char* model, const Config& c) {
 /// keys the rows attend to; decoding, maps and outlines of attention follow from that. What differs
 /// otherwise (positions, other layers than a Stack, other losses) is overridden. With a
 /// memory_length() the layers attend to their newest inputs from earlier segments too.
-class CausalDecoder : public LanguageModel {
+class CausalDecoder : public LanguageModel,
+                      public ContinuesSequences,
+                      public Streams,
+                      public ShowsAttention {
  public:
   /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
   /// ShapeError, and ValueError on an input longer than n_max.
@@ -86,6 +90,8 @@ class CausalDecoder : public LanguageModel {
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   Tensor logits_after(SegmentMemory& memory, const Tensor& tokens) const override;
+  /// Unless its memory begins as zero vectors.
+  bool continues_sequences() const override { return !options_.phantom_zero_memory; }
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;

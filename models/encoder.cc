@@ -181,10 +181,6 @@ Tensor Encoder::classify(const Tensor& hidden, Pass pass) const {
   return classes_.forward(hidden, or_default(config_.dropout_classifier, config_.dropout), pass);
 }
 
-Tensor Encoder::class_logits(const SourceTokens& in, Pass pass) const {
-  return classify(forward({.tokens = in.tokens, .lengths = in.lengths}, pass), pass);
-}
-
 Tensor Encoder::tag(const Tensor& hidden, Pass pass) const {
   require(config_.tags > 0, name_, "labels of tokens need tags > 0");
   const float p = or_default(config_.dropout_classifier, config_.dropout);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "models/parts.h"
 #include "nn/attention/multi_head.h"
@@ -75,7 +76,8 @@ struct EncoderConfig {
     v("classes", classes, range::not_negative, meaning::classes);
     v("tags", tags, range::not_negative, "classes of a token; 0: no head for them");
     v("span_head", span_head, meaning::span_head);
-    v("choice_head", choice_head, "a head for the scores of candidates, one of which is the answer");
+    v("choice_head", choice_head,
+      "a head for the scores of candidates, one of which is the answer");
     v("dropout", dropout, range::probability, "of embedded tokens and of the outputs of branches");
     v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
     v("dropout_classifier", dropout_classifier, range::as_dropout,
@@ -86,25 +88,18 @@ struct EncoderConfig {
   }
 };
 
-/// The inputs of a forward pass.
-struct EncoderInputs {
-  Tensor tokens = {};   ///< [B, L] of an integer dtype
-  Tensor lengths = {};  ///< i64 [B]: number of valid tokens of each sample; undefined: all
-  Tensor types = {};    ///< [B, L] token types; undefined: all 0
-  Tensor global = {};   ///< [B, L] nonzero at global tokens; only for models that have some
-};
-
-/// The logits of the starts and ends of answers, each [B, L]; -inf beyond a sample's length.
-struct SpanLogits {
-  Tensor start, end;
-};
-
 /// The common encoder: embeddings, a stack whose attention layers the model supplies, and heads. A
 /// model derives from it, passes one attention layer for each block, and says in layer_context()
 /// which keys the rows attend to.
 ///   x = norm(E[token] + P[position] + T[type])        x <- block_i(x), i < N
 /// Rows beyond a sample's length have unspecified values and influence no other row.
-class Encoder : public LanguageModel {
+class Encoder : public LanguageModel,
+                public FillsMasks,
+                public ClassifiesSequences,
+                public TagsTokens,
+                public FindsSpans,
+                public ChoosesCandidates,
+                public ShowsAttention {
  public:
   const EncoderConfig& encoder_config() const { return config_; }
 
@@ -131,17 +126,28 @@ class Encoder : public LanguageModel {
   /// and ValueError on a position out of range.
   Tensor choose(const Tensor& hidden, const Tensor& places) const;
 
-  /// Whether EncoderInputs::global has an effect.
-  virtual bool takes_global_tokens() const { return false; }
-
-  const Encoder* as_encoder() const final { return this; }
   Objective objective() const override { return Objective::masked_token; }
   int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override;
   bool predicts_tokens() const override { return config_.mlm_head; }
   int64_t classes() const override { return config_.classes; }
-  /// classify() of forward().
-  Tensor class_logits(const SourceTokens& in, Pass pass) const override;
+  int64_t tags() const override { return config_.tags; }
+  bool finds_spans() const override { return config_.span_head; }
+  bool chooses_candidates() const override { return config_.choice_head; }
+  int64_t token_types() const override { return config_.token_types; }
+  /// The heads applied to forward().
+  Tensor class_logits(const EncoderInputs& in, Pass pass) const override {
+    return classify(forward(in, pass), pass);
+  }
+  Tensor tag_logits(const EncoderInputs& in, Pass pass) const override {
+    return tag(forward(in, pass), pass);
+  }
+  SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override {
+    return spans(forward(in, pass), in.lengths);
+  }
+  Tensor candidate_scores(const EncoderInputs& in, const Tensor& places, Pass pass) const override {
+    return choose(forward(in, pass), places);
+  }
   int64_t max_length() const override { return config_.n_max; }
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return config_.n_layer; }
@@ -166,7 +172,7 @@ class Encoder : public LanguageModel {
   /// attention_map() for an input of one sample.
   Tensor attention_map_of(const EncoderInputs& in, int64_t layer) const;
 
-  /// One step of LanguageModel::decode() for a causal model. `seen` says which of all keys so far
+  /// One step of Decodes::decode() for a causal model. `seen` says which of all keys so far
   /// the rows of these tokens attend to.
   Tensor decode_rows(const Tensor& tokens, LayerContext seen, StreamState& state) const;
 

@@ -73,7 +73,7 @@ Answers count_right(const Tensor& logits, const Tensor& targets) {
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
   return score_of(targets, [&] {
-    return model.loss(tokens, targets, model.evaluation_memory(tokens.dim(0)), Pass{});
+    return model.loss(tokens, targets, evaluation_memory(model, tokens.dim(0)), Pass{});
   });
 }
 
@@ -90,7 +90,8 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
 
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets) {
-  return score_of(targets, [&] { return model.sequence_loss(source, tokens, targets, Pass{}); });
+  const auto& writer = need<WritesSequences>(model);
+  return score_of(targets, [&] { return writer.sequence_loss(source, tokens, targets, Pass{}); });
 }
 
 Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,

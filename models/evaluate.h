@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/tensor.h"
+#include "models/capabilities.h"
 #include "models/model.h"
 
 namespace longspan {
@@ -60,10 +61,10 @@ Score score_all(const LanguageModel& model, const Batches& batches) {
 }
 
 /// Scores segments of `streams` streams in turn, e.g. EvaluationStreams, the memory passed on from
-/// LanguageModel::evaluation_memory().
+/// Streams::evaluation_memory().
 template <class Batches>
 Score score_streams(const LanguageModel& model, const Batches& batches, int64_t streams) {
-  SegmentMemory memory = model.evaluation_memory(streams);
+  SegmentMemory memory = evaluation_memory(model, streams);
   Score all;
   for (int64_t i = 0; i < batches.size(); ++i) {
     const auto batch = batches[i];
@@ -83,7 +84,7 @@ LanguageModel::Losses continue_streams(const LanguageModel& model, const Batch& 
   return result;
 }
 
-/// Scores the targets of an encoder-decoder; see LanguageModel::sequence_loss().
+/// Scores the targets of an encoder-decoder; see WritesSequences::sequence_loss().
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets);
 

@@ -91,15 +91,16 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
     const Tensor all = concat(text, 1);
     return contiguous(slice(all, 1, std::max<int64_t>(all.dim(1) - n, 0)));
   };
-  auto state = model.start_decoding(batch);
+  const auto& decoder = need<ContinuesSequences>(model);
+  auto state = decoder.start_decoding(batch);
   Tensor fresh = newest(limit);
   for (int64_t t = 0; t < count; ++t) {
     if (state->position + fresh.dim(1) > limit) {
-      state = model.start_decoding(batch);
+      state = decoder.start_decoding(batch);
       fresh = newest(std::max<int64_t>(limit / 2, 1));
     }
     const Tensor ids =
-        sample(model.decode(fresh, *state), sampling, gen.fork(static_cast<uint64_t>(t)));
+        sample(decoder.decode(fresh, *state), sampling, gen.fork(static_cast<uint64_t>(t)));
     if (each) each(ids);
     fresh = unsqueeze(ids, 1);  // [B, 1]
     text.push_back(fresh);

@@ -8,6 +8,7 @@
 
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "nn/fields.h"
 

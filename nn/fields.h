@@ -28,10 +28,10 @@ constexpr std::string_view name_of_value(E value) {
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
-  bool above = false;         ///< low itself is outside
-  bool below = false;         ///< high itself is outside
-  bool one_end = false;       ///< messages name the end that a value is beyond, not both
-  std::string_view text{};    ///< what messages expect; empty: the ends
+  bool above = false;       ///< low itself is outside
+  bool below = false;       ///< high itself is outside
+  bool one_end = false;     ///< messages name the end that a value is beyond, not both
+  std::string_view text{};  ///< what messages expect; empty: the ends
   double also = std::numeric_limits<double>::quiet_NaN();  ///< a value with a meaning of its own
 
   bool contains(double value) const;
@@ -49,11 +49,8 @@ inline constexpr Range count{.low = 1, .high = 10'000, .one_end = true};
 inline constexpr Range none_or_count{.low = 0, .high = 10'000, .one_end = true};
 inline constexpr Range fraction{.low = 0, .high = 1};
 inline constexpr Range probability{.low = 0, .high = 1, .below = true, .text = "0 <= p < 1"};
-inline constexpr Range as_dropout{.low = 0,
-                                  .high = 1,
-                                  .below = true,
-                                  .text = "0 <= p < 1, or -1: as dropout",
-                                  .also = -1};
+inline constexpr Range as_dropout{
+    .low = 0, .high = 1, .below = true, .text = "0 <= p < 1, or -1: as dropout", .also = -1};
 constexpr Range at_least(double low) { return {.low = low}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 

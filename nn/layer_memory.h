@@ -64,10 +64,6 @@ class LayerMemory {
     std::erase_if(states_,
                   [](const auto& s) { return dynamic_cast<const Of<State>*>(s.get()) != nullptr; });
   }
-  /// Takes the states of `newer` in place of those of the same types.
-  void update(const LayerMemory& newer) {
-    for (const auto& s : newer.states_) put(s);
-  }
   bool empty() const { return states_.empty(); }
 
   /// Calls f for every tensor that is defined. f may replace it. Memories that keep the same types

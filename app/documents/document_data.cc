@@ -19,8 +19,8 @@ namespace {
 constexpr const char* parts[] = {"train", "valid", "test"};
 constexpr int64_t special_tokens = 4;  // DocumentTokens
 
-const DocumentModel& model_of(const TrainingRun& run) {
-  const DocumentModel* model = run.model->as_document_model();
+const ReadsDocuments& model_of(const TrainingRun& run) {
+  const auto* const model = ask<ReadsDocuments>(std::as_const(*run.model));
   require(model != nullptr, "task",
           "{} has documents of sentences, and {} reads none; choose hibert", run.config.task,
           run.config.model_name);
@@ -62,7 +62,7 @@ std::unique_ptr<const Tokenizer> document_tokenizer(const TrainingRun& run) {
   return tokenizer;
 }
 
-std::vector<double> sentence_scores(const DocumentModel& model, const TokenDocument& document,
+std::vector<double> sentence_scores(const ReadsDocuments& model, const TokenDocument& document,
                                     int64_t sentences) {
   const NoGrad off;
   std::vector<double> scores;
@@ -76,11 +76,11 @@ std::vector<double> sentence_scores(const DocumentModel& model, const TokenDocum
 DocumentData::DocumentData(const TrainingRun& run) : run_(run), model_(model_of(run)) {
   const RunConfig& c = run.config;
   if (c.generated) {
-    task_ = c.generated->fitted(c.length, model_.vocab());
+    task_ = c.generated->fitted(c.length, run.model->vocab());
     const int64_t expected = task_->shape().vocabulary + special_tokens;
-    require(model_.vocab() >= expected, "model.vocab",
+    require(run.model->vocab() >= expected, "model.vocab",
             "got {}; {} has {} tokens, and {} more mark sentences: expected {} or more",
-            model_.vocab(), c.task, task_->shape().vocabulary, special_tokens, expected);
+            run.model->vocab(), c.task, task_->shape().vocabulary, special_tokens, expected);
     return;
   }
   tokenizer_ = document_tokenizer(run);

@@ -19,7 +19,7 @@ std::unique_ptr<const Tokenizer> document_tokenizer(const TrainingRun& run);
 
 /// Returns the probability of label 1 for each sentence of a document, read in pieces of
 /// `sentences`. Throws NotImplemented unless the model has two labels.
-std::vector<double> sentence_scores(const DocumentModel& model, const TokenDocument& document,
+std::vector<double> sentence_scores(const ReadsDocuments& model, const TokenDocument& document,
                                     int64_t sentences);
 
 /// ROUGE of the extracts of a split, of the oracles, and of the first sentences.
@@ -87,7 +87,7 @@ class DocumentData final : public TaskData {
   Labelled label(const std::string& part) const;
 
   const TrainingRun& run_;
-  const DocumentModel& model_;
+  const ReadsDocuments& model_;
   std::unique_ptr<const Tokenizer> tokenizer_;  // null: generated
   std::unique_ptr<const SampleTask> task_;      // of generated documents
   std::vector<Document> texts_[3];              // with labels, if the model learns them

@@ -46,7 +46,7 @@ int summarise_command(int argc, const char* const* argv) {
   const bool with_scores = line.value("--scores") != nullptr;
   const Trained trained = load_run(line, line, Reads::tokens);
   const TrainingRun& run = trained.run;
-  const DocumentModel* model = run.model->as_document_model();
+  const auto* const model = ask<ReadsDocuments>(std::as_const(*run.model));
   require<NotImplemented>(model != nullptr && model->labels() == 2, "summarise",
                           "{} does not label sentences; expected a run of hibert:labels",
                           run.config.model_name);

@@ -203,8 +203,9 @@ class PegasusPieces : public Tokenizer {
 };
 
 /// The longest line that the trainer takes, in bytes, and the parts of longer ones. Parts are short
-/// because the trainer adds scores in f32, and from long lines it learns worse: in lines of a book's
-/// length a text needs twice as many tokens. Pieces do not reach beyond spaces, where lines are cut.
+/// because the trainer adds scores in f32, and from long lines it learns worse: in lines of a
+/// book's length a text needs twice as many tokens. Pieces do not reach beyond spaces, where lines
+/// are cut.
 constexpr size_t longest_line = 4096, part_of_line = 256;
 
 /// The lines of a text, for the trainer. It would leave out lines that are longer than it takes,

@@ -45,11 +45,14 @@ struct AdaptiveSpanConfig {
   void visit(auto& v) {
     visit_sizes(v, *this);
     v("d_head", d_head, range::not_negative, "width of a head; 0: d_model / n_head");
-    v("span_max", span_max, range::positive, "maximum span: keys that a row sees, rows a layer keeps");
-    v("span_ramp", span_ramp, range::at_least(1), "R, keys over which a span's mask falls from 1 to 0");
+    v("span_max", span_max, range::positive,
+      "maximum span: keys that a row sees, rows a layer keeps");
+    v("span_ramp", span_ramp, range::at_least(1),
+      "R, keys over which a span's mask falls from 1 to 0");
     v("span_init", span_init, range::fraction, "first span / span_max; 0 of dynamic: sigmoid(-4)");
     v("span_penalty", span_penalty, range::not_negative, "loss in nats for each token of span");
-    v("span_offset", span_offset, range::not_negative, "1: the authors' code; 0: the paper's formula");
+    v("span_offset", span_offset, range::not_negative,
+      "1: the authors' code; 0: the paper's formula");
     v("span_scope", span_scope, "what has a span of its own");
     v("dynamic", dynamic, "each token has spans of its own, which depend on it");
     v("pre_div", pre_div, range::above_zero, "divides v . x of dynamic spans");
@@ -62,8 +65,10 @@ struct AdaptiveSpanConfig {
       "the first memory is span_max zero rows that are attended to, not empty");
     v("tie_embedding", tie_embedding, meaning::tie_embedding);
     v("head_bias", head_bias, meaning::head_bias)("emb_scale", emb_scale, meaning::emb_scale);
-    v("head_std", head_std, range::not_negative, "std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))");
-    v("dropout", dropout, range::probability, "of probabilities and of the feed-forward inner layer");
+    v("head_std", head_std, range::not_negative,
+      "std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))");
+    v("dropout", dropout, range::probability,
+      "of probabilities and of the feed-forward inner layer");
     visit_computation(v, *this);
   }
 };
@@ -75,7 +80,7 @@ struct AdaptiveSpanConfig {
 /// With `persistent` there is no second line \cite sukhbaatar2019b . All layers share the positions
 /// p. In training the auxiliary loss "span" is lambda times the mean span of a layer's heads (and
 /// tokens, if spans are dynamic), summed over layers.
-class AdaptiveSpan final : public CausalDecoder {
+class AdaptiveSpan final : public CausalDecoder, public LearnsSpans, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   AdaptiveSpan(const AdaptiveSpanConfig& config, const Init& init);

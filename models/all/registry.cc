@@ -121,4 +121,14 @@ std::unique_ptr<ModelSpec> find_model(std::string_view name) {
   fail<ValueError>("model", "there is no model \"{}\"; did you mean \"{}\"?", name, nearest);
 }
 
+std::vector<std::string> models_that(bool (*has)(const LanguageModel&)) {
+  std::vector<std::string> names;
+  for (const ModelEntry& entry : models()) {
+    if (has(*entry.make(entry.presets.front().name)->build(Init{.meta = true}))) {
+      names.emplace_back(entry.name);
+    }
+  }
+  return names;
+}
+
 }  // namespace longspan

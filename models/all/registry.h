@@ -2,8 +2,11 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "models/capabilities.h"
 #include "models/model_spec.h"
 
 namespace longspan {
@@ -22,5 +25,17 @@ void register_model(const ModelEntry& entry);
 /// Returns the spec for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
 /// unknown name; the message contains the nearest known one.
 std::unique_ptr<ModelSpec> find_model(std::string_view name);
+
+/// Returns the names of the models whose small configuration satisfies `has`, in listing order.
+/// Builds all of them on the meta device.
+std::vector<std::string> models_that(bool (*has)(const LanguageModel&));
+
+/// Returns the names of the models whose class has a capability; some need a key for it, which its
+/// name says.
+template <class Capability>
+std::vector<std::string> models_with() {
+  return models_that(
+      [](const LanguageModel& model) { return implements<Capability>(model) != nullptr; });
+}
 
 }  // namespace longspan

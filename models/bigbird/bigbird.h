@@ -20,7 +20,8 @@ struct BigBirdConfig : EncoderConfig, BigBirdBlocks {
   void visit(auto& v) {
     EncoderConfig::visit(v);
     BigBirdBlocks::visit(v);
-    v("causal", causal, "predicts the next token: the lower triangle of the blocks (not in the paper)");
+    v("causal", causal,
+      "predicts the next token: the lower triangle of the blocks (not in the paper)");
   }
 };
 
@@ -30,7 +31,7 @@ struct BigBirdConfig : EncoderConfig, BigBirdBlocks {
 /// of n = ceil(L / b) blocks; the last one is short if b does not divide L. With fewer than 5 + r
 /// blocks attention is full. With `causal` row i attends to {0, i - 1, i} and r random earlier
 /// blocks, and to no later token within its own block. Cost is linear in L.
-class BigBird final : public Encoder {
+class BigBird final : public Encoder, public ContinuesSequences {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   BigBird(const BigBirdConfig& config, const Init& init);
@@ -44,6 +45,7 @@ class BigBird final : public Encoder {
 
   Objective objective() const override;
   int64_t mask_token() const override;
+  bool continues_sequences() const override { return config_.causal; }
   /// Requires `causal`.
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;

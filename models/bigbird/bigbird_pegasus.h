@@ -47,7 +47,8 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
     visit_sizes(v, *this);
     v("n_max", n_max, range::positive, "maximum tokens of a source");
     v("n_max_target", n_max_target, range::positive, "maximum tokens of a target");
-    v("couple", couple, "the decoder shares all of the encoder's layers; cross-attention is its own");
+    v("couple", couple,
+      "the decoder shares all of the encoder's layers; cross-attention is its own");
     BigBirdBlocks::visit(v);
     v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
     v("activation", activation, meaning::activation);
@@ -58,7 +59,8 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
     v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
     v("dropout_ffn_act", dropout_ffn_act, range::as_dropout, meaning::dropout_ffn_act);
     v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
-    v("count_pad_loss", count_pad_loss, "training sums the loss over padding too, as the released code");
+    v("count_pad_loss", count_pad_loss,
+      "training sums the loss over padding too, as the released code");
     v("init_std", init_std, range::not_negative, meaning::init_std);
     v("embed_std", embed_std, range::not_negative,
       "std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std");

@@ -47,13 +47,15 @@ struct BlockBertConfig : EncoderConfig {
     v("n_block", n_block, "n, blocks of a sequence");
     v("heads_per_shift", heads_per_shift, range::not_negative,
       "heads for each cyclic shift of the blocks, as 10,2; empty: none is shifted");
-    v("permutations", permutations, "key block of each head's query blocks; empty: by heads_per_shift");
+    v("permutations", permutations,
+      "key block of each head's query blocks; empty: by heads_per_shift");
     v("pad_to_multiple", pad_to_multiple, range::not_negative,
       "blocks divide the length rounded up to this; 0: the length itself");
     v("attention_impl", attention_impl, "how attention is computed");
     v("pattern", pattern, "blocks, or the fixed pattern of the Sparse Transformer");
     v("stride", stride, "pattern = fixed: tokens of a segment");
-    v("columns", columns, range::positive, "pattern = fixed: last tokens of a segment that all rows see");
+    v("columns", columns, range::positive,
+      "pattern = fixed: last tokens of a segment that all rows see");
   }
 };
 

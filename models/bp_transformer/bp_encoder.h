@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/bp_transformer/tree_layers.h"
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "models/model_spec.h"
 
@@ -34,8 +35,10 @@ struct BpEncoderConfig : TreeLayersConfig {
     v("tie_embedding", tie_embedding, meaning::tie_embedding);
     v("mask_id", mask_id, meaning::mask_id);
     v("classes", classes, range::not_negative, meaning::classes);
-    v("pair_classes", pair_classes, range::not_negative, "classes of a pair of sequences; 0: no head");
-    v("match_layers", match_layers, range::none_or_count, "further layers, which see the other sequence");
+    v("pair_classes", pair_classes, range::not_negative,
+      "classes of a pair of sequences; 0: no head");
+    v("match_layers", match_layers, range::none_or_count,
+      "further layers, which see the other sequence");
   }
 };
 
@@ -54,7 +57,10 @@ struct TreeInputs {
 ///   tokens   E leaf + b
 /// Samples of several lengths stand side by side without padding, so that what else is in a batch
 /// changes no bit of a result.
-class BpEncoder final : public LanguageModel {
+class BpEncoder final : public LanguageModel,
+                        public FillsMasks,
+                        public ClassifiesSequences,
+                        public ShowsAttention {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   BpEncoder(const BpEncoderConfig& config, const Init& init);
@@ -65,7 +71,7 @@ class BpEncoder final : public LanguageModel {
   /// Returns the roots of the last layer, [B, D].
   Tensor roots(const SourceTokens& in, Pass pass) const;
   /// [B, classes]. Throws ValueError without classes, or on lengths outside [1, L].
-  Tensor class_logits(const SourceTokens& in, Pass pass) const override;
+  Tensor class_logits(const EncoderInputs& in, Pass pass) const override;
   /// [B, pair_classes], for sequences a and b of each sample. Throws likewise.
   Tensor pair_logits(const SourceTokens& a, const SourceTokens& b, Pass pass) const;
 

@@ -25,7 +25,8 @@ struct BpTransformerConfig : TreeLayersConfig {
     v("d_embed", d_embed, range::not_negative, meaning::d_embed);
     v("tie_embedding", tie_embedding, meaning::tie_embedding);
     v("embed_std", embed_std, range::not_negative, "std of the token table");
-    v("intermediate_loss", intermediate_loss, "lower layers predict too, in the first part of training");
+    v("intermediate_loss", intermediate_loss,
+      "lower layers predict too, in the first part of training");
   }
 };
 
@@ -39,7 +40,7 @@ struct BpTransformerConfig : TreeLayersConfig {
 /// have any length. In training, layers i (from 0 on) with i + 1 > n_layer progress predict too,
 /// and the total is the mean of their losses: the last one is Losses::loss, the difference the
 /// auxiliary loss "intermediate".
-class BpTransformer final : public CausalDecoder {
+class BpTransformer final : public CausalDecoder, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   BpTransformer(const BpTransformerConfig& config, const Init& init);

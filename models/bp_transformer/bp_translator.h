@@ -7,6 +7,7 @@
 
 #include "models/bp_transformer/sentences.h"
 #include "models/bp_transformer/tree_layers.h"
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "models/model_spec.h"
 
@@ -23,7 +24,8 @@ struct BpTranslatorConfig : TreeLayersConfig {
     v("vocab", vocab, range::positive, "tokens of the vocabulary of sources and targets");
     TreeLayersConfig::visit(v);
     v("embed_std", embed_std, range::not_negative, "std of the token table");
-    v("sentence_end", sentence_end, "id that ends a sentence; -1: a target reads all of its source");
+    v("sentence_end", sentence_end,
+      "id that ends a sentence; -1: a target reads all of its source");
     v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
   }
 };
@@ -34,7 +36,7 @@ struct BpTranslatorConfig : TreeLayersConfig {
 ///             target attends to the source's tokens of the same sentence, and spans to none
 ///   logits    E leaf + b, E the token table of both
 /// A position of the target belongs to the sentence of the token that it predicts.
-class BpTranslator final : public LanguageModel {
+class BpTranslator final : public LanguageModel, public WritesSequences, public ShowsAttention {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   BpTranslator(const BpTranslatorConfig& config, const Init& init);
@@ -50,6 +52,7 @@ class BpTranslator final : public LanguageModel {
 
   Objective objective() const override { return Objective::sequence; }
   int64_t vocab() const override { return config_.vocab; }
+  int64_t max_source_length() const override { return max_length(); }
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return config_.n_layer; }
   /// Throw NotImplemented, because an encoder-decoder needs a source.

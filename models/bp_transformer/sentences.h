@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/capabilities.h"
 #include "nn/edge_rows.h"
 
 namespace longspan {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/capabilities.h"
 #include "models/parts.h"
 #include "nn/edge_rows.h"
 #include "nn/init.h"

@@ -60,14 +60,16 @@ struct CompressiveConfig {
     visit_sizes(v, *this);
     v("d_head", d_head, range::not_negative, meaning::d_head);
     v("mem_len", mem_len, range::positive, "n_m, newest inputs that each layer keeps");
-    v("compressed_len", compressed_len, range::not_negative, "n_cm, compressed rows before them; 0: none");
+    v("compressed_len", compressed_len, range::not_negative,
+      "n_cm, compressed rows before them; 0: none");
     v("rate", rate, range::positive, "c, rows that become one");
     v("memory_layers", memory_layers, "layers with memories, ascending from 0; empty: all");
     v("segment", segment, range::positive, "n_s, tokens after which decoding moves the memory on");
     v("eviction", eviction, "rows that are too few to compress: carried along, or dropped");
     v("start", start, "the first memory: empty, or of zero rows");
     v("compression", compression, "how c rows become one");
-    v("dilation", dilation, range::positive, "compression = dilated: distance of the rows of a kernel");
+    v("dilation", dilation, range::positive,
+      "compression = dilated: distance of the rows of a kernel");
     v("conv_init", conv_init, "how the kernels of conv and dilated begin");
     v("loss", loss, "loss that trains the compression");
     v("loss_norm", loss_norm, "norm of that loss");
@@ -107,7 +109,7 @@ struct CompressiveConfig {
 /// A compressed row counts as one step of distance. All layers share u and v unless untie_biases. R
 /// is the same for all layers, and its dropout too. In training the auxiliary loss "compression" is
 /// summed over layers; it has no weight, because no parameter is trained by it and by another loss.
-class Compressive final : public CausalDecoder {
+class Compressive final : public CausalDecoder, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   Compressive(const CompressiveConfig& config, const Init& init);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "models/model_spec.h"
 #include "models/parts.h"
@@ -94,17 +95,22 @@ struct EtcConfig {
     visit_sizes(v, *this);
     v("d_embed", d_embed, range::not_negative, meaning::d_embed);
     v("n_long", n_long, range::positive, "maximum long tokens");
-    v("n_global", n_global, range::positive, "globals; in plain text each owns ceil(n_long / n_global)");
+    v("n_global", n_global, range::positive,
+      "globals; in plain text each owns ceil(n_long / n_global)");
     v("radius", radius, range::not_negative, "r: long token i sees long tokens i - r to i + r");
     v("n_random", n_random, "random blocks of long keys, as in BigBird; 0: none");
     v("block", block, range::not_negative, "tokens of a random block; 0: radius");
     v("random_seed", random_seed, "seed of the random blocks");
     v("max_distance", max_distance, range::positive, "k: larger distances share a label");
-    v("relations", relations, range::none_or_count, "rows of the relation tables; 0: 2 k + 4, the minimum");
-    v("token_types", token_types, "rows of the token type table: 0 globals, 1 long tokens; 0: no table");
-    v("n_positions", n_positions, range::not_negative, "rows of a table of absolute positions; 0: no table");
+    v("relations", relations, range::none_or_count,
+      "rows of the relation tables; 0: 2 k + 4, the minimum");
+    v("token_types", token_types,
+      "rows of the token type table: 0 globals, 1 long tokens; 0: no table");
+    v("n_positions", n_positions, range::not_negative,
+      "rows of a table of absolute positions; 0: no table");
     v("global_positions", global_positions, "globals have such a table as well");
-    v("global_features", global_features, range::not_negative, "width of features added to globals; 0: none");
+    v("global_features", global_features, range::not_negative,
+      "width of features added to globals; 0: none");
     v("mask_id", mask_id, "id of the token that hides others");
     v("global_id", global_id, "id of the token of globals");
     v("labels", labels, "relation labels; false: attention sees no distance and no edge");
@@ -119,14 +125,18 @@ struct EtcConfig {
     v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
     v("activation", activation, meaning::activation);
     v("tie_embedding", tie_embedding, meaning::tie_embedding);
-    v("classes", classes, range::not_negative, "classes of an input, read from its first global; 0: no head");
+    v("classes", classes, range::not_negative,
+      "classes of an input, read from its first global; 0: no head");
     v("span_head", span_head, meaning::span_head);
-    v("global_tags", global_tags, range::not_negative, "logits of each global, as for sentences; 0: none");
-    v("phrases", phrases, range::none_or_count, "tokens of the longest phrase with a score; 0: no head");
+    v("global_tags", global_tags, range::not_negative,
+      "logits of each global, as for sentences; 0: none");
+    v("phrases", phrases, range::none_or_count,
+      "tokens of the longest phrase with a score; 0: no head");
     v("cpc", cpc, "has the parameters of contrastive prediction");
     v("cpc_encoder", cpc_encoder, "the encoder of sentences in contrastive prediction");
     v("cpc_score", cpc_score, "the score of contrastive prediction");
-    v("cpc_stop_gradient", cpc_stop_gradient, "the separate encodings of sentences get no gradient");
+    v("cpc_stop_gradient", cpc_stop_gradient,
+      "the separate encodings of sentences get no gradient");
     v("mlm_weight", mlm_weight, range::not_negative, "weight of the loss of masked tokens");
     v("cpc_weight", cpc_weight, range::not_negative, "weight of the contrastive loss");
     v("dropout", dropout, range::probability, "of embedded tokens and of the outputs of branches");
@@ -214,7 +224,7 @@ struct EtcHidden {
 };
 
 /// The encoder with its heads. \cite ainslie2020
-class Etc : public LanguageModel {
+class Etc : public LanguageModel, public FillsMasks, public ShowsAttention {
  public:
   Etc(const EtcConfig& config, const Init& init);
   const EtcConfig& config() const { return config_; }

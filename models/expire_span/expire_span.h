@@ -54,8 +54,10 @@ struct ExpireSpanConfig {
     v("pre_div", pre_div, range::above_zero, "tau, divides the logits of spans");
     v("shorten", shorten, "in training spans count as at most nu L, nu ~ U(0, 1)");
     v("always_keep", always_keep, range::not_negative, "K: the latest K steps have a mask of 1");
-    v("positions", positions, range::not_negative, "P: distances with a position; these rows always stay");
-    v("max_memory", max_memory, range::not_negative, "rows of a sample that a layer keeps; 0: all that live");
+    v("positions", positions, range::not_negative,
+      "P: distances with a position; these rows always stay");
+    v("max_memory", max_memory, range::not_negative,
+      "rows of a sample that a layer keeps; 0: all that live");
     v("overflow", overflow, "what happens where more memories live than that");
     v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
     v("final_norm", final_norm, meaning::final_norm);
@@ -63,8 +65,10 @@ struct ExpireSpanConfig {
       "zero rows in the first memory, which are attended to; 0: none");
     v("tie_embedding", tie_embedding, meaning::tie_embedding);
     v("head_bias", head_bias, meaning::head_bias)("emb_scale", emb_scale, meaning::emb_scale);
-    v("head_std", head_std, range::not_negative, "std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))");
-    v("dropout", dropout, range::probability, "of probabilities and of the feed-forward inner layer");
+    v("head_std", head_std, range::not_negative,
+      "std of the classifier; 0: U(-1 / sqrt(D), 1 / sqrt(D))");
+    v("dropout", dropout, range::probability,
+      "of probabilities and of the feed-forward inner layer");
     v("layer_drop", layer_drop, range::probability, "probability that training leaves a layer out");
     visit_computation(v, *this);
   }
@@ -76,7 +80,7 @@ struct ExpireSpanConfig {
 ///   pre   h <- h + attention(LN(h))    h <- h + W_2 Drop(relu(W_1 LN(h) + b_1)) + b_2
 /// All layers share the positions p. In training the auxiliary loss "span" is the penalty, summed
 /// over layers.
-class ExpireSpan final : public CausalDecoder {
+class ExpireSpan final : public CausalDecoder, public ForgetsTokens, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   ExpireSpan(const ExpireSpanConfig& config, const Init& init);

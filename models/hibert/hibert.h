@@ -49,11 +49,13 @@ struct HibertConfig {
     v("d_model", d_model, range::positive, meaning::d_model);
     v("d_ff", d_ff, range::positive, meaning::d_ff);
     v("sentence_length", sentence_length, "maximum tokens of a sentence, with its end token");
-    v("labels", labels, range::not_negative, "classes of a sentence; 0: a decoder writes masked sentences");
+    v("labels", labels, range::not_negative,
+      "classes of a sentence; 0: a decoder writes masked sentences");
     v("label_bias", label_bias, "b of softmax(W d + b): in the authors' code, not in the paper");
     v("emb_scale", emb_scale, meaning::emb_scale);
     v("position_offset", position_offset, "position of the first token: 2 in the authors' code");
-    v("sentence_positions", sentence_positions, "the position of a sentence is added to its vector");
+    v("sentence_positions", sentence_positions,
+      "the position of a sentence is added to its vector");
     v("share_all", share_all, "the decoder reads the encoder's token table");
     v("merge_ends", merge_ends, "the decoder ends with the end token of sentences");
     v("merge_begin", merge_begin, "the decoder begins with its end token");

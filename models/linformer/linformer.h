@@ -21,8 +21,7 @@ struct LinformerConfig : EncoderConfig {
   ProjectionOrder projection_order = ProjectionOrder::input;
   ProjectionStart projection_start = ProjectionStart::xavier;
   bool freeze_projection = false;
-  bool causal =
-      false;
+  bool causal = false;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);

@@ -41,8 +41,10 @@ struct LedConfig {
     v("n_max", n_max, "maximum tokens of a source");
     v("n_max_target", n_max_target, "maximum tokens of a target");
     v("position_offset", position_offset, meaning::position_offset);
-    v("one_sided_window", one_sided_window, "w of each encoder layer: |i - j| <= w; the last one repeats");
-    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads, meaning::dilated_heads);
+    v("one_sided_window", one_sided_window,
+      "w of each encoder layer: |i - j| <= w; the last one repeats");
+    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads,
+                                               meaning::dilated_heads);
     v("globals", globals, "which tokens of the source are global by default");
     v("start_token", start_token, "id of the decoder's first token");
     v("norm_eps", norm_eps, meaning::norm_eps)("activation", activation, meaning::activation);

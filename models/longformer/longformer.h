@@ -79,7 +79,8 @@ struct LongformerConfig : EncoderConfig {
   void visit(auto& v) {
     EncoderConfig::visit(v);
     v("one_sided_window", one_sided_window, "w of each layer: |i - j| <= w; the last one repeats");
-    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads, meaning::dilated_heads);
+    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads,
+                                               meaning::dilated_heads);
     v("globals", globals, "which tokens are global by default");
   }
 };

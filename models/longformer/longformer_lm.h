@@ -34,7 +34,8 @@ struct LongformerLMConfig {
   void visit(auto& v) {
     visit_sizes(v, *this);
     v("window", window, "w of each layer: rows see w earlier ones; the last one repeats");
-    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads, meaning::dilated_heads);
+    v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads,
+                                               meaning::dilated_heads);
     v("tie_embedding", tie_embedding, meaning::tie_embedding);
     v("emb_scale", emb_scale, meaning::emb_scale);
     v("dropout", dropout, range::probability, meaning::dropout);

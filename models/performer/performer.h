@@ -29,7 +29,7 @@ struct PerformerConfig : TransformerConfig, PerformerOptions {
 /// It predicts the next token (wiring = decoder, where K'^T V is a running sum), masked tokens
 /// (encoder) or a target sequence (encoder_decoder, whose cross-attention stays exact). A driver
 /// calls end_step() after each update, which draws new projections every redraw_interval updates.
-class Performer final : public Transformer {
+class Performer final : public Transformer, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   Performer(const PerformerConfig& config, const Init& init);

@@ -104,21 +104,28 @@ struct ReformerConfig {
     v("logit_scale", logit_scale, "how scores are scaled");
     v("self_logit", self_logit, "score of a token with itself");
     v("whole_chunks", whole_chunks, "pads to whole chunks, as the code of transformers does");
-    v("full_below", full_below, "shorter sequences get full attention; 0: none; -1: where it is faster");
+    v("full_below", full_below,
+      "shorter sequences get full attention; 0: none; -1: where it is faster");
     v("hash_seed", hash_seed, "seed of the rotations outside training");
     v("local_chunk", local_chunk, "chunk of local layers; 0: chunk");
-    v("local_back", local_back, range::not_negative, "local layers: chunks before its own that a row sees");
-    v("local_ahead", local_ahead, range::not_negative, "local layers: chunks after its own that a row sees");
+    v("local_back", local_back, range::not_negative,
+      "local layers: chunks before its own that a row sees");
+    v("local_ahead", local_ahead, range::not_negative,
+      "local layers: chunks after its own that a row sees");
     v("position_shape", position_shape, "axes of the position tables, as 32,32; empty: from n_max");
-    v("position_widths", position_widths, "widths of the axes' tables; empty: equal parts of d_model");
+    v("position_widths", position_widths,
+      "widths of the axes' tables; empty: equal parts of d_model");
     v("activation", activation, meaning::activation);
     v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
     v("mean_exit", mean_exit, "the head reads the mean of both streams instead of both");
     v("head_bias", head_bias, meaning::head_bias);
-    v("dropout", dropout, range::probability, "of embeddings, positions, branches and inner layers");
+    v("dropout", dropout, range::probability,
+      "of embeddings, positions, branches and inner layers");
     v("dropout_attn", dropout_attn, range::probability, "of the probabilities of LSH attention");
-    v("dropout_local", dropout_local, range::probability, "of the probabilities of local attention");
-    v("dropout_broadcast", dropout_broadcast, "one mask for all positions and samples, as trax has it");
+    v("dropout_local", dropout_local, range::probability,
+      "of the probabilities of local attention");
+    v("dropout_broadcast", dropout_broadcast,
+      "one mask for all positions and samples, as trax has it");
     v("init_std", init_std, meaning::glorot_std);
     v("embed_std", embed_std, "std of the token table");
     v("head_std", head_std, "std of the projection to tokens; 0: as the other matrices");
@@ -161,7 +168,10 @@ struct ReformerInputs {
 
 /// A language model of reversible blocks, y1 = x1 + Attention(LN(x2)), y2 = x2 + FF(LN(y1)). A
 /// query attends only to keys in its own hash bucket (with same_bucket).
-class Reformer final : public CausalDecoder {
+class Reformer final : public CausalDecoder,
+                       public FillsMasks,
+                       public ReversibleLayers,
+                       public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   Reformer(const ReformerConfig& config, const Init& init);
@@ -180,8 +190,8 @@ class Reformer final : public CausalDecoder {
   void set_rotations(const Tensor& rotations);
 
   Objective objective() const override;
+  bool continues_sequences() const override { return config_.causal; }
   int64_t mask_token() const override { return config_.causal ? -1 : config_.vocab - 1; }
-  bool reversible_layers() const override { return true; }
   /// Says whether hashed layers hash or attend in full at this length.
   std::string remark(int64_t length) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;

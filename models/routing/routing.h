@@ -68,14 +68,16 @@ struct RoutingConfig {
     v("routing_layers", routing_layers, "how many of the last layers route; -1: all");
     v("clusters", clusters, range::positive, "k, groups of a routing head");
     v("window", window, range::positive, "w, tokens of a group");
-    v("local_block", local_block, range::positive, "local heads see their block of tokens and the one before");
+    v("local_block", local_block, range::positive,
+      "local heads see their block of tokens and the one before");
     v("share_qk", share_qk, "keys of routing heads are their queries");
     v("select", select, "how tokens come into groups");
     v("norm_qk", norm_qk, "how queries and keys are normalised");
     v("qk_norm_eps", qk_norm_eps, "norm_qk = ln0: added to variances");
     v("logit_scale", logit_scale, "how scores of routing heads are scaled");
     v("mask_self", mask_self, "a token sees itself in its groups only if it sees nothing else");
-    v("scatter_eps", scatter_eps, range::not_negative, "sums over a token's n groups are divided by n + this");
+    v("scatter_eps", scatter_eps, range::not_negative,
+      "sums over a token's n groups are divided by n + this");
     v("head_mix", head_mix, "one more matrix for the outputs of all heads");
     v("local_clip", local_clip, "local heads: maximum distance; -1: none; -2: 2 local_block + 1");
     v("routing_clip", routing_clip, "routing heads: maximum distance within a group; -1: none");
@@ -128,7 +130,7 @@ struct ClusterOccupancy {
 /// or, with norm = post, x <- LN(x + Attn x) and x <- LN(x + FF x), without absolute positions. The
 /// centroids are state: a model without any training generates with random ones, or with those of
 /// begin_training().
-class RoutingTransformer final : public CausalDecoder {
+class RoutingTransformer final : public CausalDecoder, public BeginsWithData, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   RoutingTransformer(const RoutingConfig& config, const Init& init);

@@ -79,13 +79,17 @@ struct SparseTransformerConfig {
     v("n_max", n_max, range::positive, "maximum tokens of a sequence");
     v("index_sets", index_sets, "local, strided, block, summary, .. with commas between them");
     v("integration", integration, "how the sets are distributed over layers and heads");
-    v("stride", stride, range::positive, "l, period of the data, as the bytes of a row of an image");
+    v("stride", stride, range::positive,
+      "l, period of the data, as the bytes of a row of an image");
     v("columns", columns, "c, last tokens of each stride that summary sets see");
     v("sub_blocks", sub_blocks, "head h uses sub-block h mod this; 0: min(n_head, l div c)");
     v("paper_window", paper_window, "local sets have l + 1 keys, as in the paper's formula");
-    v("position_shape", position_shape, "axes of the position tables, as 32,32,3; empty: from n_max and l");
-    v("pos_before_shift", pos_before_shift, "a slot has the position of its input token, not its target");
-    v("begin_vector", begin_vector, "a learned vector before the first token; the last one is no input");
+    v("position_shape", position_shape,
+      "axes of the position tables, as 32,32,3; empty: from n_max and l");
+    v("pos_before_shift", pos_before_shift,
+      "a slot has the position of its input token, not its target");
+    v("begin_vector", begin_vector,
+      "a learned vector before the first token; the last one is no input");
     v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
     v("final_norm_eps", final_norm_eps, range::above_zero, "the same, of the final norm");
     v("tie_embedding", tie_embedding, meaning::tie_embedding);

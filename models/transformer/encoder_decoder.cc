@@ -91,8 +91,5 @@ LanguageModel::Losses EncoderDecoder::loss(const Tensor&, const Tensor&, const S
 Tensor EncoderDecoder::logits(const Tensor&, Pass) const {
   fail<NotImplemented>(name_, "an encoder-decoder needs a source; use forward() and head()");
 }
-std::unique_ptr<DecodeState> EncoderDecoder::start_decoding(int64_t) const {
-  fail<NotImplemented>(name_, "an encoder-decoder needs a source; use start_after()");
-}
 
 }  // namespace longspan

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/capabilities.h"
 #include "models/model.h"
 #include "models/transformer/transformer.h"
 
@@ -25,7 +26,7 @@ Tensor shifted_right(const Tensor& targets, int64_t start);
 /// The common encoder-decoder for long sources: a Transformer whose encoder attends as the model
 /// says in layer_context(). The decoder attends to the whole output of the encoder and to all of
 /// its own earlier tokens.
-class EncoderDecoder : public LanguageModel {
+class EncoderDecoder : public LanguageModel, public WritesSequences, public ShowsAttention {
  public:
   /// [B, S] -> [B, S, D]. Throws ShapeError; ValueError on a source beyond the position table.
   Tensor encode(const SequenceInputs& in, Pass pass) const;
@@ -48,7 +49,6 @@ class EncoderDecoder : public LanguageModel {
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
-  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   /// The model's default decides which tokens of the source are global.
   Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,
                        Pass pass) const override;

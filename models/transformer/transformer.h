@@ -124,15 +124,18 @@ struct TransformerConfig {
     v("d_head", d_head, range::not_negative, meaning::d_head);
     v("d_embed", d_embed, range::not_negative, meaning::d_embed);
     v("n_max", n_max, range::positive, "rows of learned position tables");
-    v("source_n_max", source_n_max, range::not_negative, "rows of the source's own table; 0: n_max");
+    v("source_n_max", source_n_max, range::not_negative,
+      "rows of the source's own table; 0: n_max");
     v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
-    v("activation", activation, meaning::activation)("positions", positions, "how positions are told");
+    v("activation", activation, meaning::activation)("positions", positions,
+                                                     "how positions are told");
     v("sinusoid", sinusoid, "order of sines and cosines");
     v("shaw_clip", shaw_clip, "positions = shaw: larger distances share a row");
     v("shaw_values", shaw_values, "positions = shaw: values have relative rows, as well as keys");
     v("shaw_share_layers", shaw_share_layers, "positions = shaw: all layers share their tables");
     v("shaw_per_head", shaw_per_head, "positions = shaw: each head has its own table");
-    v("shaw_two_sided", shaw_two_sided, "positions = shaw: rows for later keys; encoders always have them");
+    v("shaw_two_sided", shaw_two_sided,
+      "positions = shaw: rows for later keys; encoders always have them");
     v("local", local, "local attention: none, of exact windows, or of blocks");
     v("window", window, "keys of a window, or tokens of a block");
     v("qkv_bias", qkv_bias, meaning::qkv_bias)("out_bias", out_bias, meaning::out_bias);
@@ -144,7 +147,8 @@ struct TransformerConfig {
     v("tie_projections", tie_projections, meaning::tie_projections);
     v("emb_scale", emb_scale, meaning::emb_scale)("emb_norm", emb_norm, meaning::emb_norm);
     v("position_offset", position_offset, range::not_negative, meaning::position_offset);
-    v("source_tables", source_tables, "encoder_decoder: the source has its own positions and emb_norm");
+    v("source_tables", source_tables,
+      "encoder_decoder: the source has its own positions and emb_norm");
     v("couple", couple, "encoder_decoder: the decoder shares the encoder's blocks and norms");
     v("source_vocab", source_vocab, range::not_negative,
       "encoder_decoder: tokens of the source's own table; 0: the target's table");
@@ -155,16 +159,21 @@ struct TransformerConfig {
     v("dropout_emb", dropout_emb, range::as_dropout, "of embedded tokens; -1: as dropout");
     v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
     v("dropout_ffn_act", dropout_ffn_act, range::as_dropout, meaning::dropout_ffn_act);
-    v("dropout_token", dropout_token, range::probability, "fraction of tokens that training sets to zero");
+    v("dropout_token", dropout_token, range::probability,
+      "fraction of tokens that training sets to zero");
     v("label_smoothing", label_smoothing, range::probability, meaning::label_smoothing);
     v("half_loss", half_loss, "in training only the second half of each segment counts");
-    v("layer_loss", layer_loss, "decoders: layer l of N also predicts, until l / 2N of the training");
+    v("layer_loss", layer_loss,
+      "decoders: layer l of N also predicts, until l / 2N of the training");
     v("n_target", n_target, range::count, "decoders: next tokens that every prediction covers");
-    v("target_weight", target_weight, range::not_negative, "weight of each such token after the first");
-    v("init", init, "how matrices begin")("init_std", init_std, range::not_negative, meaning::init_std);
+    v("target_weight", target_weight, range::not_negative,
+      "weight of each such token after the first");
+    v("init", init, "how matrices begin")("init_std", init_std, range::not_negative,
+                                          meaning::init_std);
     v("embed_std", embed_std, range::not_negative,
       "std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std");
-    v("init_residual_scale", init_residual_scale, "output weights of branches times 1 / sqrt(branches)");
+    v("init_residual_scale", init_residual_scale,
+      "output weights of branches times 1 / sqrt(branches)");
     visit_computation(v, *this);
   }
 };
@@ -187,7 +196,7 @@ struct AuxiliaryHead : Module {
 };
 
 /// The model of a TransformerConfig.
-class Transformer : public CausalDecoder {
+class Transformer : public CausalDecoder, public WritesSequences, public FillsMasks {
  public:
   /// Throws ValueError that names the fields when they do not fit together. `encoder_attention`
   /// holds layers that replace the encoder's own attention, one for each block; run_encoder()
@@ -224,6 +233,8 @@ class Transformer : public CausalDecoder {
   int64_t mask_token() const override;
   int64_t max_length() const override;
   int64_t max_source_length() const override;
+  bool continues_sequences() const override { return config_.wiring == Wiring::decoder; }
+  bool writes_sequences() const override { return config_.wiring == Wiring::encoder_decoder; }
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,

@@ -43,7 +43,8 @@ struct TransformerXLConfig {
   void visit(auto& v) {
     visit_sizes(v, *this);
     v("d_head", d_head, range::not_negative, meaning::d_head);
-    v("mem_len", mem_len, range::not_negative, "M, inputs of earlier segments that each layer keeps");
+    v("mem_len", mem_len, range::not_negative,
+      "M, inputs of earlier segments that each layer keeps");
     v("window", window, range::not_negative, "W, keys that a row sees, itself included; 0: all");
     v("clamp", clamp, range::not_negative, meaning::clamp);
     v("untie_biases", untie_biases, meaning::untie_biases);

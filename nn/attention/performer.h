@@ -46,10 +46,12 @@ struct PerformerOptions {
     v("projection_norms", projection_norms, "the norms of these rows");
     v("projection_per_head", projection_per_head, "false: all heads share one projection");
     v("redraw_interval", redraw_interval, "updates between projections; 0: the first one stays");
-    v("feature_scale", feature_scale, "of q and k; 0: d^(-1/4) where the softmax is approximated, else 1");
+    v("feature_scale", feature_scale,
+      "of q and k; 0: d^(-1/4) where the softmax is approximated, else 1");
     v("feature_epsilon", feature_epsilon, "added to features; only relu and later ones");
     v("qk_norm", qk_norm, "a layer norm of each head's q and k before the features");
-    v("exact_up_to", exact_up_to, "longest length with exact attention; 0: never; -1: where it is faster");
+    v("exact_up_to", exact_up_to,
+      "longest length with exact attention; 0: never; -1: where it is faster");
   }
 };
 

@@ -65,7 +65,8 @@ enum class OwnKey : uint8_t {
 ///   keys     the same for keys; undefined: those of queries
 ///   own      OwnKey::alone needs keys that are undefined
 ///   saves    the rows of all groups, what block_attention saves, and the lists
-///   throws   ShapeError, DTypeError, DeviceError; ValueError on a position out of range and, on the
+///   throws   ShapeError, DTypeError, DeviceError; ValueError on a position out of range and, on
+///   the
 ///            CPU, on a list that does not ascend
 GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& queries, const Tensor& keys, double epsilon,

@@ -176,7 +176,8 @@ AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
   Rule rule;
   rule.window = {left, right, dilation};
   return make_pattern(fmt::format("dilated({}, {}, {})", to_text(left), to_text(right), dilation),
-                      rule, {.kind = dilation > 1 ? LayoutSpec::Kind::classes : LayoutSpec::Kind::band});
+                      rule,
+                      {.kind = dilation > 1 ? LayoutSpec::Kind::classes : LayoutSpec::Kind::band});
 }
 
 AttentionPattern strided(int64_t stride) {

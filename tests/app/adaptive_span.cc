@@ -57,7 +57,7 @@ TEST(AdaptiveSpanRuns, SpansStayBetweenTheirEnds) {
                     "");
     const auto data = open_task_data(run);
     const auto optimizer = make_optimizer(run.config.optimizer, named_parameters(*run.model));
-    std::vector<SegmentMemory> memories{run.model->empty_memory(2)};
+    std::vector<SegmentMemory> memories{empty_memory(*run.model, 2)};
     TrainingSteps steps(run, *data, *optimizer, memories);
     data->prepare();
     const auto& model = dynamic_cast<const AdaptiveSpan&>(*run.model);

@@ -8,6 +8,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "models/capabilities.h"
 #include "models/convert.h"
 #include "ops/copy.h"
 #include "ops/index.h"
@@ -48,7 +49,7 @@ void train(const TrainingRun& run) {
 /// their topic, and of all their tokens.
 std::pair<double, double> masked_losses(const TrainingRun& run) {
   const NoGrad off;
-  const DocumentModel& model = *run.model->as_document_model();
+  const auto& model = need<ReadsDocuments>(*run.model);
   const DocumentTokens special = model.special();
   double first = 0, all = 0;
   constexpr int documents = 256;
@@ -201,7 +202,7 @@ TEST(DocumentData, LongDocumentsAreReadInPiecesAndScoredWhole) {
   EXPECT_EQ(data.size("train"), 4);  // 2 + 2 + 1 sentences, and 1
   ASSERT_EQ(data.warnings().size(), 1u);
   EXPECT_TRUE(contains(data.warnings()[0], "1 of 3 documents of the train part have no sentences"));
-  const DocumentModel& model = *run.model->as_document_model();
+  const auto& model = need<ReadsDocuments>(*run.model);
   TokenDocument document;
   for (int32_t i = 0; i < 5; ++i) document.sentences.push_back({i, 258});
   const std::vector<double> all = sentence_scores(model, document, 2);

@@ -54,7 +54,7 @@ struct Stepped {
       : run(std::move(config), ""),
         data(open_task_data(run)),
         optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
-        memories{run.model->empty_memory(run.config.batch)},
+        memories{empty_memory(*run.model, run.config.batch)},
         steps(run, *data, *optimizer, memories) {
     data->prepare();
   }
@@ -109,7 +109,7 @@ TEST(ExpireSpanRuns, BeginAnewWithTheNextEpoch) {
     Stepped r(config_of(
         folder, {{"length", "60"}, {"batch", "15"}, {"model.phantom_zero_memory", phantom}}));
     r.take(0);
-    const SegmentMemory empty = r.run.model->empty_memory(15);
+    const SegmentMemory empty = empty_memory(*r.run.model, 15);
     EXPECT_NE(values_of(r.memories[0]), values_of(empty));
     int64_t step = 1;
     while (!r.data->reset(step)) ++step;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "data/tasks.h"
+#include "models/capabilities.h"
 #include "tests/app/clusters_run.h"
 #include "tests/app/small_runs.h"
 #include "tests/harness/messages.h"
@@ -118,7 +119,7 @@ TEST(GeneratedTasks, SamplesOfUnequalLengthsArePadded) {
   const auto entry = std::find_if(sample_tasks().begin(), sample_tasks().end(), with_spans);
   ASSERT_NE(entry, sample_tasks().end());
   const TrainingRun run(make_config(settings_of(*entry)), "");
-  const Encoder& model = *run.model->as_encoder();
+  const auto& model = need<FindsSpans>(*run.model);
   const std::vector<Sample> samples{{{5, 6, 7}, {1, 2}, {0, 2}}, {{8}, {0, 0}, {0}}};
   const EncoderInputs both = inputs_of(samples, model.takes_global_tokens(), {});
   EXPECT_EQ(both.tokens.to_vector<int32_t>(), (std::vector<int32_t>{5, 6, 7, 8, 0, 0}));
@@ -127,7 +128,7 @@ TEST(GeneratedTasks, SamplesOfUnequalLengthsArePadded) {
   const EncoderInputs one = inputs_of(std::span(samples).first(1), model.takes_global_tokens(), {});
   EXPECT_FALSE(one.lengths);
   const auto ends = [&](const EncoderInputs& in) {
-    return model.spans(model.forward(in, Pass{}), in.lengths).end.to_vector<float>();
+    return model.span_logits(in, Pass{}).end.to_vector<float>();
   };
   const std::vector<float> padded = ends(both), alone = ends(one);
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), padded.begin()));

@@ -6,6 +6,7 @@
 #include "autograd/mode.h"
 #include "data/io/files.h"
 #include "models/all/registry.h"
+#include "models/capabilities.h"
 #include "models/reformer/reformer.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -80,7 +81,7 @@ TEST(SettledLength, DecodingPredictsAsOnePassOfTheLengthOfTraining) {
     const LanguageModel& model = *run.model;
     std::unique_ptr<DecodeState> state;
     try {
-      state = model.start_decoding(1);
+      state = need<ContinuesSequences>(model).start_decoding(1);
     } catch (const NotImplemented&) {
       continue;
     }
@@ -88,7 +89,7 @@ TEST(SettledLength, DecodingPredictsAsOnePassOfTheLengthOfTraining) {
     const Tensor tokens = some_tokens(1, length, 257);
     const Tensor all = model.logits(tokens, Pass{});
     for (int64_t i = 0; i < length; ++i) {
-      const Tensor one = model.decode(contiguous(narrow(tokens, 1, i, 1)), *state);
+      const Tensor one = need<Decodes>(model).decode(contiguous(narrow(tokens, 1, i, 1)), *state);
       EXPECT_LT(distance(one, contiguous(select(all, 1, i))), 1e-4) << i;
     }
   }
@@ -104,13 +105,13 @@ TEST(SettledLength, DecodingHasTheSegmentsOfTraining) {
   const int64_t length = run.config.length, segments = 3;
   EXPECT_EQ(field(run.config, "segment"), std::to_string(length));
   const Tensor tokens = some_tokens(1, segments * length, 257);
-  const auto state = model.start_decoding(1);
-  SegmentMemory memory = model.evaluation_memory(1);
+  const auto state = need<ContinuesSequences>(model).start_decoding(1);
+  SegmentMemory memory = evaluation_memory(model, 1);
   for (int64_t s = 0; s < segments; ++s) {
     const Tensor segment = contiguous(narrow(tokens, 1, s * length, length));
-    const Tensor all = model.logits_after(memory, segment);
+    const Tensor all = need<Streams>(model).logits_after(memory, segment);
     for (int64_t i = 0; i < length; ++i) {
-      const Tensor one = model.decode(contiguous(narrow(segment, 1, i, 1)), *state);
+      const Tensor one = need<Decodes>(model).decode(contiguous(narrow(segment, 1, i, 1)), *state);
       EXPECT_LT(distance(one, contiguous(select(all, 1, i))), 1e-4) << s << ", " << i;
     }
   }

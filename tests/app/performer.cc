@@ -10,6 +10,7 @@
 #include "app/run_folder.h"
 #include "app/training.h"
 #include "app/training_steps.h"
+#include "models/capabilities.h"
 #include "ops/copy.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
@@ -106,7 +107,7 @@ TEST(PerformerRuns, StartFromATransformer) {
 
 TEST(PerformerRuns, ReportTheirFeatures) {
   const TrainingRun run(config_of("performer:tiny"), "");
-  const std::vector<std::string> lines = run.model->report(some_tokens(1, 16, 17));
+  const std::vector<std::string> lines = need<Remarks>(*run.model).report(some_tokens(1, 16, 17));
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(contains(lines[1], "features of layer 1: |q|^2 ")) << lines[1];
   EXPECT_TRUE(contains(lines[1], "output differs from softmax by ")) << lines[1];

@@ -45,7 +45,7 @@ Settings small_run(const SmallData& data, std::string_view model) {
                typed("optimizer.lr", "0.01"),
                typed("optimizer.clip", "0.5")};
   const auto set = [&](const char* key, const char* value) { all.push_back(typed(key, value)); };
-  if (made->as_document_model() != nullptr) {
+  if (ask<ReadsDocuments>(*made) != nullptr) {
     set("task", "documents");
     all.push_back(typed("data", "documents=" + data.documents()));
     set("model.vocab", "260");

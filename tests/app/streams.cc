@@ -61,7 +61,7 @@ struct Stepped {
         steps(run, *data, *optimizer, memories) {
     data->prepare();
     for (int64_t i = 0; i < run.config.accumulate; ++i) {
-      memories.push_back(run.model->empty_memory(run.config.batch));
+      memories.push_back(empty_memory(*run.model, run.config.batch));
     }
   }
   double take(int64_t step) {
@@ -132,7 +132,7 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   r.take(0);
   EXPECT_EQ(r.memories[0].layers[0].get<InputRows>().begin.to_vector<int64_t>(),
             std::vector<int64_t>(30, 0));
-  const SegmentMemory empty = r.run.model->empty_memory(30);
+  const SegmentMemory empty = empty_memory(*r.run.model, 30);
   EXPECT_FALSE(r.data->reset(1));
   ASSERT_TRUE(r.data->reset(2));
   const SegmentMemory next = forget(r.memories[0], r.data->reset(2));
@@ -218,7 +218,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
         {.config = std::move(c)});
   };
   const Prepared same = prepared(with(6, 3, 2, 1), at);
-  EXPECT_NE(values_of(same.memories), values_of({same.run.model->empty_memory(3)}));
+  EXPECT_NE(values_of(same.memories), values_of({empty_memory(*same.run.model, 3)}));
   EXPECT_EQ(same.remarks, std::vector<std::string>{"save_every is 1, and was 5"});
   const std::tuple<int64_t, int64_t, int64_t, uint64_t, const char*> cases[] = {
       {4, 3, 2, 1, "length"},
@@ -232,7 +232,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
                           "parts of the data, since other than before are: {}",
                           what));
     std::vector<SegmentMemory> empty;
-    for (int64_t i = 0; i < accumulate; ++i) empty.push_back(other.run.model->empty_memory(batch));
+    for (int64_t i = 0; i < accumulate; ++i) empty.push_back(empty_memory(*other.run.model, batch));
     EXPECT_EQ(values_of(other.memories), values_of(empty));
     const TrainingRun fresh(with(length, batch, accumulate, seed), "");
     const auto data = open_task_data(fresh);
@@ -290,7 +290,7 @@ TEST(StreamsOfARun, KeepTheBytesThatWerePredicted) {
     for (const int64_t length : {5, 32, 301}) {
       RunConfig config = config_of(folder, 1, "cpu", c.model, {{c.field, std::to_string(length)}});
       const auto model = config.model->build(Init{.meta = true});
-      const int64_t width = model->empty_memory(1).layers[0].get<InputRows>().states.dim(2);
+      const int64_t width = empty_memory(*model, 1).layers[0].get<InputRows>().states.dim(2);
       const auto block = [](int64_t bytes) { return memory::block_bytes(bytes); };
       const int64_t rows = c.rows(length), layers = model->layers(),
                     of_layer = block(3 * rows * width * 4) + c.of_a_row * block(3 * rows * 8),

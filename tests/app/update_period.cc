@@ -52,7 +52,7 @@ struct Stepped {
         steps(run, *data, *optimizer, memories) {
     data->prepare();
     for (int64_t i = 0; i < run.config.accumulate; ++i) {
-      memories.push_back(run.model->empty_memory(run.config.batch));
+      memories.push_back(empty_memory(*run.model, run.config.batch));
     }
   }
   /// Returns the gradients that would be taken after these steps, and clears them.

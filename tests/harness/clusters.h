@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "models/capabilities.h"
 #include "models/model_spec.h"
 #include "nn/layers.h"
 #include "nn/stack.h"
@@ -48,7 +49,7 @@ struct ClusterConfig {
 };
 
 /// Predicts each next token from the token alone, with Clusters as layers.
-class ClusterModel final : public LanguageModel {
+class ClusterModel final : public LanguageModel, public ShowsAttention {
  public:
   ClusterModel(const ClusterConfig& config, const Init& init);
 

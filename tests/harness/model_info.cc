@@ -11,6 +11,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "models/capabilities.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"
@@ -55,7 +56,7 @@ Example example(const ModelInfo& m, const LanguageModel& model, int64_t batch, i
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t t = 0; t < length; ++t) {
       if (m.masked) {
-        tokens.push_back(hidden(t) ? model.mask_token() : text(b, t));
+        tokens.push_back(hidden(t) ? mask_token(model) : text(b, t));
         targets.push_back(hidden(t) && t >= counted_from ? text(b, t) : ignored_target);
       } else {
         tokens.push_back(text(b, t));
@@ -77,7 +78,7 @@ Example random_example(const ModelInfo& m, const LanguageModel& model, int64_t b
 
 Tensor loss_of(const LanguageModel& model, const Example& e, const Pass& pass) {
   LanguageModel::Losses l =
-      model.loss(e.tokens, e.targets, model.empty_memory(e.tokens.dim(0)), pass);
+      model.loss(e.tokens, e.targets, empty_memory(model, e.tokens.dim(0)), pass);
   return l.total();
 }
 
@@ -148,10 +149,11 @@ void outline(const ModelInfo& m) {
   for (size_t i = 0; i < n; ++i) reached[i][i] = true;
   bool whole = true;  // whether the map covers exactly the tokens
   for (int64_t layer = 0; layer < model->layers(); ++layer) {
-    const AttentionOutline o = model->attention_outline(layer, m.length);
+    const AttentionOutline o = need<ShowsAttention>(*model).attention_outline(layer, m.length);
     Tensor map;
     try {
-      map = model->attention_map(unsqueeze(iota(m.length), 0), layer);  // [H, rows, columns]
+      map = need<ShowsAttention>(*model).attention_map(unsqueeze(iota(m.length), 0),
+                                                       layer);  // [H, rows, columns]
     } catch (const NotImplemented&) {
     }
     whole = whole && o.rows == m.length && o.columns == m.length;
@@ -292,7 +294,7 @@ void macs(const ModelInfo& m) {
     const NoGrad off;
     const Example e = random_example(m, *model, 1);
     const MacCount here;
-    model->loss(e.tokens, e.targets, model->empty_memory(1), Pass{});
+    model->loss(e.tokens, e.targets, empty_memory(*model, 1), Pass{});
     EXPECT_EQ(here.total(), expected);
   }
   EXPECT_EQ(forward_macs(*m.make(Init{.device = meta_device}), m.length), expected);
@@ -414,10 +416,10 @@ void decoding(const ModelInfo& m) {
   const NoGrad off;
   const Tensor whole = model->logits(tokens, Pass{});
   for (const int64_t piece : {int64_t{1}, int64_t{3}, m.length}) {
-    const auto state = model->start_decoding(2);
+    const auto state = need<ContinuesSequences>(*model).start_decoding(2);
     for (int64_t t = 0; t < m.length; t += piece) {
       const int64_t n = std::min(piece, m.length - t);
-      const Tensor y = model->decode(contiguous(narrow(tokens, 1, t, n)), *state);
+      const Tensor y = need<Decodes>(*model).decode(contiguous(narrow(tokens, 1, t, n)), *state);
       EXPECT_LT(distance(y, contiguous(select(whole, 1, t + n - 1))), 1e-12)
           << "pieces of " << piece << ", at " << t;
     }
@@ -453,9 +455,10 @@ void parity(const ModelInfo& m) {
     for (const Tensor& p : parameters(*model)) o.parameters.push_back(to_device(p.detach(), {}));
     const NoGrad off;
     if (m.decodes) {
-      const auto state = model->start_decoding(3);
-      model->decode(contiguous(narrow(e.tokens, 1, 0, 4)), *state);
-      o.logits = to_device(model->decode(contiguous(narrow(e.tokens, 1, 4, 1)), *state), {});
+      const auto state = need<ContinuesSequences>(*model).start_decoding(3);
+      need<Decodes>(*model).decode(contiguous(narrow(e.tokens, 1, 0, 4)), *state);
+      o.logits = to_device(
+          need<Decodes>(*model).decode(contiguous(narrow(e.tokens, 1, 4, 1)), *state), {});
     } else {
       o.logits = to_device(model->logits(e.tokens, Pass{}), {});
     }
@@ -570,7 +573,7 @@ void register_tests() {
     add(m, "policies", policies);
     add(m, "threads", threads);
     if (m.decodes) add(m, "decoding", decoding);
-    if (m.make(Init{.meta = true})->memory_length() == 0) continue;
+    if (memory_length(*m.make(Init{.meta = true})) == 0) continue;
     if (m.cuts) add(m, "cuts", cuts);
     add(m, "streams_apart", streams_apart);
     add(m, "segments_in_training", segments_in_training);

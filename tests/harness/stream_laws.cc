@@ -6,6 +6,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "models/capabilities.h"
 #include "nn/segment.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -19,7 +20,8 @@ Tensor logits_of(const LanguageModel& model, const Tensor& tokens, SegmentMemory
   std::vector<Tensor> parts;
   int64_t at = 0;
   for (const int64_t n : lengths) {
-    parts.push_back(model.logits_after(memory, contiguous(narrow(tokens, 1, at, n))));
+    parts.push_back(
+        need<Streams>(model).logits_after(memory, contiguous(narrow(tokens, 1, at, n))));
     at += n;
   }
   EXPECT_EQ(memory.position, tokens.dim(1));
@@ -50,7 +52,7 @@ TwoSegments trained(const ModelInfo& m, const MemoryPolicy& policy) {
   const int64_t n = m.length;
   const Tensor tokens = some_tokens(2, 2 * n + 1, model->vocab(), 5);
   const auto part = [&](int64_t at) { return contiguous(narrow(tokens, 1, at, n)); };
-  SegmentMemory memory = model->empty_memory(2);
+  SegmentMemory memory = empty_memory(*model, 2);
   const TensorList first = named_tensors(memory);
   const Pass pass{.training = true, .gen = Generator{11}};
   TwoSegments two;
@@ -83,13 +85,13 @@ void cuts(const ModelInfo& m) {
   randomise(*model, 0.3, 9);
   const int64_t n = m.length;
   const Tensor tokens = some_tokens(3, n, model->vocab());
-  const Tensor whole = logits_of(*model, tokens, model->empty_memory(3), {n});
+  const Tensor whole = logits_of(*model, tokens, empty_memory(*model, 3), {n});
   for (const int64_t piece : {int64_t{1}, int64_t{2}, int64_t{4}, n - 1, n}) {
     std::vector<int64_t> lengths;
     for (int64_t t = 0; t < n; t += piece) lengths.push_back(std::min(piece, n - t));
-    EXPECT_LT(distance(logits_of(*model, tokens, model->empty_memory(3), lengths), whole), 1e-12)
+    EXPECT_LT(distance(logits_of(*model, tokens, empty_memory(*model, 3), lengths), whole), 1e-12)
         << "segments of " << piece;
-    const SegmentMemory memory = model->evaluation_memory(3);
+    const SegmentMemory memory = evaluation_memory(*model, 3);
     EXPECT_LT(distance(logits_of(*model, tokens, memory, lengths), whole), 1e-12)
         << "segments of " << piece << " in evaluation";
   }
@@ -102,16 +104,16 @@ void streams_apart(const ModelInfo& m) {
   const Tensor tokens = some_tokens(3, 2 * n, model->vocab());
   const Tensor first = contiguous(narrow(tokens, 1, 0, n)),
                second = contiguous(narrow(tokens, 1, n, n));
-  SegmentMemory memory = model->empty_memory(3);
-  model->logits_after(memory, first);
+  SegmentMemory memory = empty_memory(*model, 3);
+  need<Streams>(*model).logits_after(memory, first);
   const auto after = [&](SegmentMemory before, const Tensor& part) {
-    return model->logits_after(before, part);
+    return need<Streams>(*model).logits_after(before, part);
   };
   const SegmentMemory reset = forget(memory, Tensor::from(std::vector<uint8_t>{0, 1, 0}, {3}));
   const Tensor mixed = after(reset, second);
   for (int64_t b = 0; b < 3; ++b) {
-    SegmentMemory own = model->empty_memory(1);
-    if (b != 1) model->logits_after(own, rows(first, b));
+    SegmentMemory own = empty_memory(*model, 1);
+    if (b != 1) need<Streams>(*model).logits_after(own, rows(first, b));
     EXPECT_LT(distance(rows(mixed, b), after(own, rows(second, b))), 1e-12) << b;
   }
   const Tensor order = Tensor::from(std::vector<int64_t>{2, 0, 0}, {3});

@@ -4,7 +4,7 @@
 
 namespace longspan::test {
 
-// Laws of models that keep a memory between segments (LanguageModel::memory_length()), whatever the
+// Laws of models that keep a memory between segments (Streams::memory_length()), whatever the
 // model is. RegisteredModel makes them tests of every such model in the table.
 
 /// Any cut of a stream into segments gives the logits of one pass, up to rounding, with the memory

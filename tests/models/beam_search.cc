@@ -173,7 +173,8 @@ TEST(BeamSearch, MemoriesOfSparseModelsFollowTheirBeams) {
     randomise(*model, 0.4, 21);
     const Tensor prompt = some_tokens(2, 3, model->vocab());
     const Beams found =
-        beam_search(*model, prompt, model->start_decoding(2), 9, {.beams = 3, .length_penalty = 0});
+        beam_search(*model, prompt, need<ContinuesSequences>(*model).start_decoding(2), 9,
+                    {.beams = 3, .length_penalty = 0});
     const auto scores = found.scores.to_vector<double>();
     for (int64_t b = 0; b < 2; ++b) {
       for (int64_t i = 0; i < 3; ++i) {
@@ -210,16 +211,18 @@ TEST(BeamSearch, EveryDecoderFollowsItsBeams) {
     randomise(*model, 0.4, 21);
     constexpr int64_t count = 6;
     const Tensor prompt = some_tokens(1, 3, std::min<int64_t>(model->vocab(), 50));
-    const Beams found = beam_search(*model, prompt, model->start_decoding(1), count,
-                                    {.beams = 3, .length_penalty = 0});
+    const Beams found =
+        beam_search(*model, prompt, need<ContinuesSequences>(*model).start_decoding(1), count,
+                    {.beams = 3, .length_penalty = 0});
     for (int64_t i = 0; i < 3; ++i) {
       const std::vector<int64_t> y = sequence(found, 0, i);
       ASSERT_EQ(y.size(), static_cast<size_t>(count));
-      const auto state = model->start_decoding(1);
+      const auto state = need<ContinuesSequences>(*model).start_decoding(1);
       Tensor fresh = cast(prompt, DType::i64);
       double expected = 0;
       for (const int64_t token : y) {
-        const auto row = cast(model->decode(fresh, *state), DType::f64).to_vector<double>();
+        const auto row =
+            cast(need<Decodes>(*model).decode(fresh, *state), DType::f64).to_vector<double>();
         const double largest = *std::max_element(row.begin(), row.end());
         double sum = 0;
         for (const double z : row) sum += std::exp(z - largest);

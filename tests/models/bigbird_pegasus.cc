@@ -324,7 +324,7 @@ TEST(BigBirdPegasus, Rejects) {
   in.global = {};
   in.source = some_tokens(2, 65, 23);
   EXPECT_THROW(model.forward(in, Pass{}), ValueError);  // beyond the position table
-  EXPECT_THROW(model.start_decoding(2), NotImplemented);
+  EXPECT_EQ(ask<ContinuesSequences>(model), nullptr);
   EXPECT_THROW(bigbird_pegasus_preset("none"), ValueError);
 }
 

@@ -338,8 +338,9 @@ TEST(BpTransformer, GradientsOfTheWholeClassifier) {
         b{.tokens = some_tokens(2, 13, 17, 3),
           .lengths = Tensor::from(std::vector<int64_t>{n, 13}, {2})};
     const auto loss = [&] {
-      return add(cross_entropy(model.class_logits(a, training.at("class")), answers),
-                 cross_entropy(model.pair_logits(a, b, training.at("pair")), answers));
+      return add(
+          cross_entropy(model.class_logits({a.tokens, a.lengths}, training.at("class")), answers),
+          cross_entropy(model.pair_logits(a, b, training.at("pair")), answers));
     };
     EXPECT_EQ(check_parameter_gradients(model, loss, 5, 1e-6), "") << n;
   }
@@ -684,16 +685,18 @@ TEST(BpTransformer, SaysWhatDoesNotFitTogether) {
   EXPECT_THROW(classes.pair_logits(in, in, Pass{}), ValueError);
   SourceTokens wrong = in;
   wrong.lengths = Tensor::from(std::vector<int64_t>{4, 5}, {2});
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { classes.class_logits(wrong, Pass{}); }),
+  EXPECT_TRUE(contains(message_of<ValueError>([&] {
+                         classes.class_logits({wrong.tokens, wrong.lengths}, Pass{});
+                       }),
                        "sample 1 has 5 tokens; expected 1 to 4"));
   wrong.lengths = Tensor::from(std::vector<int64_t>{0, 4}, {2});
-  EXPECT_THROW(classes.class_logits(wrong, Pass{}), ValueError);
+  EXPECT_THROW(classes.class_logits({wrong.tokens, wrong.lengths}, Pass{}), ValueError);
   wrong.lengths = Tensor::from(std::vector<int64_t>{4}, {1});
-  EXPECT_THROW(classes.class_logits(wrong, Pass{}), ShapeError);
+  EXPECT_THROW(classes.class_logits({wrong.tokens, wrong.lengths}, Pass{}), ShapeError);
   wrong.tokens = zeros({2, 0}, DType::i64);
-  EXPECT_THROW(classes.class_logits(wrong, Pass{}), ShapeError);
+  EXPECT_THROW(classes.class_logits({wrong.tokens, wrong.lengths}, Pass{}), ShapeError);
   const BpEncoder tokens = encoder([](BpEncoderConfig& c) { c.classes = 0; });
-  EXPECT_THROW(tokens.class_logits(in, Pass{}), ValueError);
+  EXPECT_THROW(tokens.class_logits({in.tokens}, Pass{}), ValueError);
   EXPECT_THROW(encoder([](BpEncoderConfig& c) { c.mask_id = 17; }), ValueError);
   EXPECT_THROW(encoder([](BpEncoderConfig& c) { c.d_embed = 5; }), ValueError);
   const BpEncoder root = encoder([](BpEncoderConfig& c) { c.mlm_head = false; });

@@ -232,7 +232,7 @@ TEST(BpTranslator, IsASequenceModel) {
   EXPECT_EQ(score(general, documents(), inputs(), targets).count, 22);
   EXPECT_THROW(general.logits(inputs(), Pass{}), NotImplemented);
   EXPECT_THROW(general.loss(inputs(), targets, {}, Pass{}), NotImplemented);
-  EXPECT_THROW(general.start_decoding(2), NotImplemented);
+  EXPECT_EQ(ask<ContinuesSequences>(general), nullptr);
   EXPECT_EQ(forward_macs(BpTranslator(model.config(), Init{.device = meta_device}), 21),
             macs_of(model.config(), 21));
   const AttentionOutline outline = model.attention_outline(1, 14);
@@ -329,7 +329,7 @@ class BpTransformerGoldens : public testing::TestWithParam<std::string> {
     auto model = from_file<BpEncoder, BpEncoderConfig>(golden, dtype);
     const SourceTokens cut{.tokens = golden["input.tokens"], .lengths = golden["input.lengths"]},
         whole{.tokens = golden["input.tokens"]};
-    const Tensor classes = model.class_logits(cut, training),
+    const Tensor classes = model.class_logits({cut.tokens, cut.lengths}, training),
                  pairs = model.pair_logits(cut, whole, training);
     golden.expect("output.classes", classes, tolerance);
     golden.expect("output.pairs", pairs, tolerance);

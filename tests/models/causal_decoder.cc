@@ -205,8 +205,9 @@ TEST(Shells, PassOnWhatTheLayersOfAnEncoderReturn) {
   const Tensor source = some_tokens(2, 9, kVocab), tokens = some_tokens(2, 6, kVocab);
   for (LanguageModel* model :
        {static_cast<LanguageModel*>(&transformer), static_cast<LanguageModel*>(&shell)}) {
+    const auto& writer = need<WritesSequences>(*model);
     const auto losses =
-        model->sequence_loss({source}, tokens, tokens, {.training = true, .gen = Generator{1}});
+        writer.sequence_loss({source}, tokens, tokens, {.training = true, .gen = Generator{1}});
     expect_all_of_clusters(losses);
     backward(losses.total());
     int64_t trained = 0;
@@ -214,7 +215,7 @@ TEST(Shells, PassOnWhatTheLayersOfAnEncoderReturn) {
       trained += p.clip_group == "copy" && grad(p.tensor) ? 1 : 0;
     }
     EXPECT_EQ(trained, 2 * kLayers) << "weights and biases that only an auxiliary loss trains";
-    EXPECT_TRUE(model->sequence_loss({source}, tokens, tokens, Pass{}).auxiliary.empty());
+    EXPECT_TRUE(writer.sequence_loss({source}, tokens, tokens, Pass{}).auxiliary.empty());
   }
 }
 

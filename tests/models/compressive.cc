@@ -90,9 +90,9 @@ Compressive compressive(const std::function<void(CompressiveConfig&)>& change,
 Tensor logits_of(const LanguageModel& model, const Tensor& tokens,
                  const std::vector<int64_t>& lengths) {
   std::vector<Tensor> all;
-  each_segment(tokens, lengths, model.empty_memory(tokens.dim(0)),
+  each_segment(tokens, lengths, empty_memory(model, tokens.dim(0)),
                [&](const Tensor& x, SegmentMemory memory) {
-                 all.push_back(model.logits_after(memory, x));
+                 all.push_back(need<Streams>(model).logits_after(memory, x));
                  return memory;
                });
   return concat(all, 1);
@@ -290,7 +290,7 @@ TEST(Compressive, EveryTokenIsCompressedOnceAndInOrderUnlessFloorLosesTheRest) {
 double loss_after_two(const Compressive& model, const Tensor& tokens) {
   const int64_t n = tokens.dim(1) / 2;
   double last = -1;
-  each_segment(tokens, {n, n}, model.empty_memory(tokens.dim(0)),
+  each_segment(tokens, {n, n}, empty_memory(model, tokens.dim(0)),
                [&](const Tensor& x, const SegmentMemory& memory) {
                  auto result = model.loss(x, x, memory, training);
                  last = result.auxiliary.at(0).value.item();

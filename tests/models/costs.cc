@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/divide.h"
+#include "models/capabilities.h"
 #include "nn/outline.h"
 #include "ops/patterns/tree.h"
 #include "ops/patterns/window.h"
@@ -420,7 +421,7 @@ int64_t macs_of(const BigBirdPegasusConfig& c, int64_t pairs, int64_t l) {
 int64_t outlined_pairs(const LanguageModel& model, int64_t l) {
   int64_t n = 0;
   for (int64_t i = 0; i < model.layers(); ++i) {
-    const AttentionOutline outline = model.attention_outline(i, l);
+    const AttentionOutline outline = need<ShowsAttention>(model).attention_outline(i, l);
     for (int64_t head = 0; head < outline.heads; ++head) {
       n += count_pairs(outline, head).attended;
     }

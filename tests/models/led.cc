@@ -114,17 +114,18 @@ TEST(Led, IsASequenceModel) {
   const NoGrad off;
   const Led model = tiny();
   const LanguageModel& general = model;
+  const auto& writer = need<WritesSequences>(general);
   const SequenceInputs in = inputs();
   const SourceTokens source{in.source, in.lengths};
   const Tensor targets = some_tokens(2, 11, 23, 8);
-  EXPECT_TRUE(same_bits(general.sequence_loss(source, in.tokens, targets, Pass{}).loss,
+  EXPECT_TRUE(same_bits(writer.sequence_loss(source, in.tokens, targets, Pass{}).loss,
                         model.loss(model.forward(in, Pass{}), targets, Pass{})));
   const Score s = score(general, source, in.tokens, targets);
   EXPECT_EQ(s.count, 22);
   const Tensor first = contiguous(narrow(in.tokens, 1, 0, 1));
-  EXPECT_TRUE(same_bits(general.decode(first, *general.start_after(source)),
+  EXPECT_TRUE(same_bits(writer.decode(first, *writer.start_after(source)),
                         model.decode(first, *model.start_decoding(in))));
-  EXPECT_EQ(general.max_source_length(), 48);
+  EXPECT_EQ(writer.max_source_length(), 48);
   EXPECT_EQ(general.max_length(), 24);
 }
 
@@ -161,7 +162,7 @@ TEST(Led, Rejects) {
   in.global = {};
   in.source = some_tokens(2, 49, 23);
   EXPECT_THROW(model.forward(in, Pass{}), ValueError);  // beyond the position table
-  EXPECT_THROW(model.start_decoding(2), NotImplemented);
+  EXPECT_EQ(ask<ContinuesSequences>(model), nullptr);
 }
 
 // A source and a target of the same length.

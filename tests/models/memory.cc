@@ -10,6 +10,7 @@
 #include "core/matmul_library.h"
 #include "core/memory.h"
 #include "models/all/registry.h"
+#include "models/capabilities.h"
 #include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -33,13 +34,14 @@ std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t
              {{"memory", policy, "test"}, {"chunks", chunks, "test"}, {"dropout", 0.2, "test"}});
   const auto model = spec->build(Init{.gen = Generator{1}});
   const int64_t length =
-      std::min({spec->defaults().length, model->max_length(), model->max_source_length()});
+      std::min({spec->defaults().length, model->max_length(), max_input_length(*model)});
   const Tensor tokens = some_tokens(2, length, model->vocab());
   const Pass pass{.training = true, .gen = Generator{2}};
   const LanguageModel::Losses l =
       model->objective() == Objective::sequence
-          ? model->sequence_loss({some_tokens(2, length, model->vocab(), 3)}, tokens, tokens, pass)
-          : model->loss(tokens, tokens, model->empty_memory(2), pass);
+          ? need<WritesSequences>(*model).sequence_loss({some_tokens(2, length, model->vocab(), 3)},
+                                                        tokens, tokens, pass)
+          : model->loss(tokens, tokens, empty_memory(*model, 2), pass);
   backward(l.total());
   std::vector<Tensor> all{l.loss.detach()};
   for (const Tensor& w : parameters(*model)) {

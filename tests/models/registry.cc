@@ -10,6 +10,7 @@
 #include "autograd/mode.h"
 #include "core/backends.h"
 #include "core/memory.h"
+#include "models/capabilities.h"
 #include "models/transformer/transformer.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
@@ -136,10 +137,11 @@ double first_loss(const LanguageModel& model, int64_t length) {
   const Tensor targets = some_tokens(1, most, model.vocab(), 2);
   switch (model.objective()) {
     case Objective::next_token:
-      return model.loss(tokens, targets, model.empty_memory(1), {}).loss.item() / std::log(2.0);
+      return model.loss(tokens, targets, empty_memory(model, 1), {}).loss.item() / std::log(2.0);
     case Objective::sequence: {
-      const int64_t source = std::min(length, model.max_source_length());
-      return model.sequence_loss({some_tokens(1, source, model.vocab(), 3)}, tokens, targets, {})
+      const int64_t source = std::min(length, max_input_length(model));
+      return need<WritesSequences>(model)
+                 .sequence_loss({some_tokens(1, source, model.vocab(), 3)}, tokens, targets, {})
                  .loss.item() /
              std::log(2.0);
     }
@@ -152,7 +154,7 @@ double first_loss(const LanguageModel& model, int64_t length) {
     if (i % 6 != 0) {
       hidden[i] = ignored_target;
     } else {
-      seen[i] = model.mask_token();
+      seen[i] = mask_token(model);
     }
   }
   const Shape shape = tokens.shape();
@@ -180,7 +182,7 @@ TEST(Registry, PositionsCanBeExtended) {
     for (const Preset& p : entry.presets) {
       SCOPED_TRACE(fmt::format("{}:{}", entry.name, p.name));
       const auto spec = entry.make(p.name);
-      const auto longest = [&] { return spec->build(Init{.meta = true})->max_source_length(); };
+      const auto longest = [&] { return max_input_length(*spec->build(Init{.meta = true})); };
       const int64_t before = longest(), parameters = spec->parameters();
       if (before == any) {
         EXPECT_EQ(spec->extend_positions(1 << 20), "");
@@ -312,7 +314,7 @@ TEST(Registry, SmallModelsAreAsTheySay) {
   EXPECT_EQ(c.shaw_clip, 64);
   const auto encoder = find_model("transformer:encoder")->build(Init{.gen = Generator{1}});
   EXPECT_EQ(encoder->objective(), Objective::masked_token);
-  EXPECT_EQ(encoder->mask_token(), 256);
+  EXPECT_EQ(mask_token(*encoder), 256);
 }
 
 // Errors must be thrown before any work and must say what was given, what is expected and what to

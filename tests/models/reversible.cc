@@ -7,6 +7,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "models/all/registry.h"
+#include "models/capabilities.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -68,9 +69,9 @@ std::unique_ptr<LanguageModel> adapted(const ModelEntry& entry, std::string_view
 Tensor loss_of(const LanguageModel& model, const Pass& pass) {
   const Tensor tokens = some_tokens(B, L, model.vocab()), targets = some_tokens(B, L, 64, 2);
   if (model.objective() == Objective::sequence) {
-    return model.sequence_loss({tokens}, tokens, targets, pass).loss;
+    return need<WritesSequences>(model).sequence_loss({tokens}, tokens, targets, pass).loss;
   }
-  const LanguageModel::Losses l = model.loss(tokens, targets, model.empty_memory(B), pass);
+  const LanguageModel::Losses l = model.loss(tokens, targets, empty_memory(model, B), pass);
   return l.total();
 }
 
@@ -154,15 +155,18 @@ TEST(Memory, EveryReversibleModelShowsItsAttention) {
     const Tensor tokens = some_tokens(1, L, two->vocab());
     Tensor maps[2];
     try {
-      maps[0] = one->attention_map(tokens, 0);
-      maps[1] = two->attention_map(tokens, 0);
+      maps[0] = need<ShowsAttention>(*one).attention_map(tokens, 0);
+      maps[1] = need<ShowsAttention>(*two).attention_map(tokens, 0);
     } catch (const NotImplemented&) {
       continue;
     }
     EXPECT_LT(distance(maps[0], maps[1]), 1e-4) << entry.name;
-    const Tensor second = one->attention_map(tokens, 1);
-    EXPECT_GT(distance(second, two->attention_map(tokens, 1)), 1e-6) << entry.name;
-    EXPECT_NEAR(mean_sum(two->attention_map(tokens, 2)), mean_sum(second), 1e-2) << entry.name;
+    const Tensor second = need<ShowsAttention>(*one).attention_map(tokens, 1);
+    EXPECT_GT(distance(second, need<ShowsAttention>(*two).attention_map(tokens, 1)), 1e-6)
+        << entry.name;
+    EXPECT_NEAR(mean_sum(need<ShowsAttention>(*two).attention_map(tokens, 2)), mean_sum(second),
+                1e-2)
+        << entry.name;
     ++drawn;
   }
   EXPECT_GE(drawn, 8);
@@ -177,9 +181,9 @@ TEST(Memory, EveryReversibleModelDecodesWhatItWasTrainedAs) {
     const NoGrad off;
     const Tensor tokens = some_tokens(B, L, model->vocab());
     const Tensor whole = model->logits(tokens, Pass{});
-    const auto state = model->start_decoding(B);
+    const auto state = need<ContinuesSequences>(*model).start_decoding(B);
     for (int64_t t = 0; t < L; ++t) {
-      const Tensor row = model->decode(contiguous(narrow(tokens, 1, t, 1)), *state);
+      const Tensor row = need<Decodes>(*model).decode(contiguous(narrow(tokens, 1, t, 1)), *state);
       EXPECT_LT(distance(row, select(whole, 1, t)), 1e-3) << entry.name << " " << t;
     }
     ++decoded;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "models/capabilities.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
@@ -57,7 +58,7 @@ inline std::vector<double> losses_of(const LanguageModel& model, const Tensor& t
   const int64_t batch = tokens.dim(0);
   std::vector<double> all;
   each_segment(tokens, lengths,
-               evaluation ? model.evaluation_memory(batch) : model.empty_memory(batch),
+               evaluation ? evaluation_memory(model, batch) : empty_memory(model, batch),
                [&](const Tensor& x, const SegmentMemory& memory) {
                  auto result = model.loss(x, x, memory, Pass{});
                  all.push_back(result.loss.item() * static_cast<double>(x.dim(1)));
@@ -97,14 +98,15 @@ inline SegmentMemory train_on_segments(const GoldenFile& golden, const LanguageM
   const Tensor tokens = golden["input.tokens"], targets = golden["input.targets"];
   std::vector<int64_t> ends = golden["input.cuts"].to_vector<int64_t>();
   ends.push_back(tokens.dim(1));
-  SegmentMemory memory = model.empty_memory(tokens.dim(0));
+  SegmentMemory memory = empty_memory(model, tokens.dim(0));
   std::vector<Tensor> logits;
   int64_t begin = 0;
   for (const int64_t end : ends) {
     const auto part = [&](const Tensor& x) { return contiguous(narrow(x, 1, begin, end - begin)); };
     SegmentMemory same = memory;
-    logits.push_back(model.memory_length() > 0 ? model.logits_after(same, part(tokens))
-                                               : model.logits(part(tokens), Pass{}));
+    logits.push_back(memory_length(model) > 0
+                         ? need<Streams>(model).logits_after(same, part(tokens))
+                         : model.logits(part(tokens), Pass{}));
     const Pass pass{.training = true, .gen = Generator{1}};
     auto result = model.loss(part(tokens), part(targets), memory, pass);
     f(result);

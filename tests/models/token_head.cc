@@ -8,6 +8,7 @@
 #include "autograd/engine.h"
 #include "autograd/node.h"
 #include "models/all/registry.h"
+#include "models/capabilities.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"
@@ -26,7 +27,7 @@ struct Subject {
     set_fields(*spec, settings);
     model = spec->build(Init{.gen = Generator{1}});
     const int64_t length =
-        std::min({spec->defaults().length, model->max_length(), model->max_source_length()});
+        std::min({spec->defaults().length, model->max_length(), max_input_length(*model)});
     tokens = some_tokens(2, length, model->vocab());
     source = some_tokens(2, length, model->vocab(), 3);
   }
@@ -34,8 +35,8 @@ struct Subject {
   bool sequence() const { return model->objective() == Objective::sequence; }
   Tensor loss(bool training) const {
     const Pass pass{.training = training, .gen = Generator{2}};
-    return (sequence() ? model->sequence_loss({source}, tokens, tokens, pass)
-                       : model->loss(tokens, tokens, model->empty_memory(2), pass))
+    return (sequence() ? need<WritesSequences>(*model).sequence_loss({source}, tokens, tokens, pass)
+                       : model->loss(tokens, tokens, empty_memory(*model, 2), pass))
         .loss;
   }
 

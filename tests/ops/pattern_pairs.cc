@@ -112,7 +112,8 @@ TEST(CountPairs, HonoursLengthsBoundsHiddenKeysAndClasses) {
     }
     return v;
   };
-  const std::vector<int64_t> q_valid{13, 9}, k_valid{12, 10}, side_valid{5, 3}, k_begin{2, 0}, side_begin{0, 1};
+  const std::vector<int64_t> q_valid{13, 9}, k_valid{12, 10}, side_valid{5, 3}, k_begin{2, 0},
+      side_begin{0, 1};
   const auto from = numbers(1, 2 * L, 4), q_class = numbers(2, L, C), k_class = numbers(3, S, C);
   std::vector<int32_t> to = numbers(4, 2 * L, 8), id = numbers(5, C * C, 3);
   for (int32_t& t : to) t += 5;

@@ -6,6 +6,7 @@
 
 #include "core/matmul_library.h"
 #include "models/all/registry.h"
+#include "models/capabilities.h"
 #include "models/transformer/transformer.h"
 #include "nn/objective.h"
 #include "train/config.h"
@@ -28,11 +29,11 @@ StepMemory step_of(const ModelSpec& spec, Device device, int64_t batch, int64_t 
   const auto model = spec.build(Init{Generator{1}, device});
   Adam adam(named_parameters(*model));
   const Tensor tokens = some_ids(batch, length, device), targets = some_ids(batch, length, device);
-  SegmentMemory memory = model->empty_memory(batch);  // what exists of it, attention has work with
+  SegmentMemory memory = empty_memory(*model, batch);  // what exists of it, attention has work with
   const auto loss = [&] {
     const Pass pass{.training = true, .gen = Generator{2}};
     if (model->objective() == Objective::sequence) {
-      return model->sequence_loss({tokens}, tokens, targets, pass).loss;
+      return need<WritesSequences>(*model).sequence_loss({tokens}, tokens, targets, pass).loss;
     }
     auto result = model->loss(tokens, targets, memory, pass);
     memory = std::move(result.memory);

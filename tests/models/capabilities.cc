@@ -1,0 +1,103 @@
+#include "models/capabilities.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "models/all/registry.h"
+#include "models/document_model.h"
+#include "tests/harness/messages.h"
+#include "train/config.h"
+
+namespace longspan::test {
+namespace {
+
+std::unique_ptr<LanguageModel> built(std::string_view name, const Settings& changes = {}) {
+  const auto spec = find_model(name);
+  set_fields(*spec, changes);
+  return spec->build(Init{.meta = true});
+}
+
+// What a model does follows from its objective, for every preset of every model.
+TEST(Capabilities, FollowTheObjective) {
+  for (const ModelEntry& entry : models()) {
+    for (const Preset& preset : entry.presets) {
+      const auto model = entry.make(preset.name)->build(Init{.meta = true});
+      SCOPED_TRACE(std::string(entry.name) + ":" + std::string(preset.name));
+      const Objective objective = model->objective();
+      EXPECT_EQ(ask<WritesSequences>(*model) != nullptr, objective == Objective::sequence);
+      EXPECT_EQ(ask<FillsMasks>(*model) != nullptr, objective == Objective::masked_token);
+      const bool continues = ask<ContinuesSequences>(*model) != nullptr;
+      EXPECT_TRUE(!continues || objective == Objective::next_token);
+      EXPECT_EQ(memory_length(*model) > 0, ask<Streams>(*model) != nullptr);
+      EXPECT_EQ(mask_token(*model) >= 0, ask<FillsMasks>(*model) != nullptr);
+      EXPECT_EQ(empty_memory(*model, 2).layers.empty(), ask<Streams>(*model) == nullptr);
+      EXPECT_GE(max_input_length(*model), 1);
+      EXPECT_NE(ask<ShowsAttention>(*model), nullptr);
+      EXPECT_FALSE(capabilities_of(*model).empty());
+    }
+  }
+}
+
+/// A key that decides about a capability, and how often its class has it.
+struct Switch {
+  const char* model;
+  const char* key;
+  Json off, on;
+  bool (*has)(const LanguageModel&);
+};
+
+template <class Capability>
+bool has(const LanguageModel& model) {
+  return ask<Capability>(model) != nullptr;
+}
+
+TEST(Capabilities, FollowTheConfiguration) {
+  const Switch switches[] = {
+      {"longformer", "classes", Json(0), Json(3), has<ClassifiesSequences>},
+      {"longformer", "tags", Json(0), Json(3), has<TagsTokens>},
+      {"longformer", "span_head", Json(false), Json(true), has<FindsSpans>},
+      {"longformer", "choice_head", Json(false), Json(true), has<ChoosesCandidates>},
+      {"bp_encoder", "classes", Json(0), Json(3), has<ClassifiesSequences>},
+      {"bigbird", "causal", Json(false), Json(true), has<ContinuesSequences>},
+      {"reformer", "causal", Json(false), Json(true), has<ContinuesSequences>},
+      {"reformer", "causal", Json(true), Json(false), has<FillsMasks>},
+      {"transformer", "wiring", Json("decoder"), Json("encoder"), has<FillsMasks>},
+      {"transformer", "wiring", Json("encoder"), Json("decoder"), has<ContinuesSequences>},
+      {"transformer", "wiring", Json("decoder"), Json("encoder_decoder"), has<WritesSequences>},
+      {"transformer_xl", "mem_len", Json(0), Json(8), has<Streams>},
+  };
+  for (const Switch& s : switches) {
+    SCOPED_TRACE(std::string(s.model) + " " + s.key);
+    EXPECT_FALSE(s.has(*built(s.model, {{s.key, s.off, "test"}})));
+    EXPECT_TRUE(s.has(*built(s.model, {{s.key, s.on, "test"}})));
+  }
+}
+
+TEST(Capabilities, WhatIsMissingNamesWhatIsThere) {
+  const auto decoder = built("transformer");
+  const std::string text = message_of<NotImplemented>([&] { need<WritesSequences>(*decoder); });
+  EXPECT_TRUE(contains(text, "needs writing a sequence after a source")) << text;
+  EXPECT_TRUE(contains(text, "this model has continuing a sequence, pictures of its attention"))
+      << text;
+  // Its class has it, and the name of the capability says what to set.
+  const auto encoder = built("longformer");
+  const std::string head = message_of<NotImplemented>([&] { need<FindsSpans>(*encoder); });
+  EXPECT_TRUE(contains(head, "places of answers (model.span_head)")) << head;
+  EXPECT_NE(implements<FindsSpans>(*encoder), nullptr);
+  EXPECT_EQ(implements<FindsSpans>(*decoder), nullptr);
+}
+
+TEST(Capabilities, ListModels) {
+  EXPECT_EQ(models_with<ReadsDocuments>(), std::vector<std::string>{"hibert"});
+  EXPECT_EQ(models_with<ReversibleLayers>(), std::vector<std::string>{"reformer"});
+  const std::vector<std::string> finders = models_with<FindsSpans>();
+  EXPECT_NE(std::find(finders.begin(), finders.end(), "longformer"), finders.end());
+  EXPECT_EQ(std::find(finders.begin(), finders.end(), "transformer"), finders.end());
+}
+
+}  // namespace
+}  // namespace longspan::test

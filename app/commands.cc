@@ -6,10 +6,13 @@
 #include <cstdio>
 #include <utility>
 
+#include "app/make_config.h"
 #include "app/run_folder.h"
+#include "app/tasks/table.h"
+#include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/io/files.h"
-#include "models/document_model.h"
+#include "models/reads_documents.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -81,9 +84,12 @@ const Flag beam_flags[] = {
 struct SearchOptions {
   BeamSearch search;
   void visit(auto& v) {
-    v("beams", search.beams)("length_penalty", search.length_penalty)("divisor", search.divisor)(
-        "no_repeat_ngram", search.no_repeat_ngram)("min_count", search.min_count)(
-        "early_stopping", search.early_stopping);
+    constexpr double many = 1e6;
+    constexpr Range count = range::between(0, many);
+    v("beams", search.beams, count)("divisor", search.divisor);
+    v("length_penalty", search.length_penalty, range::between(-many, many));
+    v("no_repeat_ngram", search.no_repeat_ngram, count)("min_count", search.min_count, count);
+    v("early_stopping", search.early_stopping);
   }
 };
 
@@ -106,7 +112,7 @@ constexpr std::string_view command_names[] = {"train",  "eval",  "generate", "dr
 struct Case {
   unsigned command;
   const RunConfig& config;
-  DataKind data;
+  const Task& task;
   Objective objective;
   bool documents;  ///< the model reads documents of sentences
   bool labels;     ///< and labels them
@@ -114,33 +120,24 @@ struct Case {
   bool given;      ///< the text is given: --document
   const Settings& settings;
 
-  bool is(std::initializer_list<DataKind> kinds) const {
-    return std::find(kinds.begin(), kinds.end(), data) != kinds.end();
-  }
   bool by(std::initializer_list<OptimizerName> names) const {
     return std::find(names.begin(), names.end(), config.optimizer.name) != names.end();
   }
-  /// Whether the data are one long text.
-  bool text() const {
-    return is({DataKind::bytes, DataKind::chars, DataKind::words, DataKind::dna, DataKind::fasta,
-               DataKind::wav, DataKind::images, DataKind::pixels});
-  }
+  bool text() const { return task.is_one_text(); }
   bool decoder() const { return objective == Objective::next_token && !documents; }
   bool sequence() const { return objective == Objective::sequence; }
-  bool writes() const { return sequence() && (command == generate || config.gap_sentences == 0); }
+  bool writes() const { return sequence() && (command == generate || task.scores_texts()); }
   /// Whether the files of the data set are read.
   bool reads_data() const {
-    return !is_generated(data) && (command != generate || (sequence() && !given)) && run;
+    return !is_generated(task.set().kind) && (command != generate || (sequence() && !given)) && run;
   }
   /// Whether these files, or some of them, are cut into splits.
   bool has_split() const {
-    const std::vector<DataFile>& files = find_data_set(config.task).files;
+    const std::vector<DataFile>& files = task.set().files;
     const bool apart = !files.empty() && std::all_of(files.begin(), files.end(), [](const auto& f) {
       return f.part >= 0 || f.optional;
     });
-    return reads_data() && !is({DataKind::choices, DataKind::trivia}) &&
-           (!apart ||
-            is({DataKind::wav, DataKind::documents, DataKind::promoters, DataKind::profiles}));
+    return reads_data() && task.cuts_files(apart);
   }
   bool typed(std::string_view key) const { return last_setting(settings, key) != nullptr; }
 };
@@ -164,10 +161,7 @@ constexpr Use uses[] = {
     {"split", train | eval | generate | draw, "data whose files are not the splits",
      [](const Case& c) { return c.has_split(); }},
     {"tokenizer", train | of_runs, "texts and bases",
-     [](const Case& c) {
-       return c.run && c.is({DataKind::bytes, DataKind::documents, DataKind::choices,
-                             DataKind::trivia, DataKind::promoters, DataKind::profiles});
-     }},
+     [](const Case& c) { return c.run && c.task.takes_tokenizer(); }},
     {"whole_words", train | eval, "encoders that write masked tokens of a text",
      [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
     {"documents", train | eval | generate, "documents of the data",
@@ -179,9 +173,9 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.command != generate || c.sequence(); }},
     {"batch", train | eval | plan | study},
     {"accumulate", train | eval | plan | study, "generated tasks",
-     [](const Case& c) { return c.command != eval || is_generated(c.data); }},
+     [](const Case& c) { return c.command != eval || is_generated(c.task.set().kind); }},
     {"steps", train | eval, "generated tasks",
-     [](const Case& c) { return c.command == train || is_generated(c.data); }},
+     [](const Case& c) { return c.command == train || is_generated(c.task.set().kind); }},
     {"seconds", train},
     {"seed", train | eval | generate | draw | study, "decoders, whose texts it draws",
      [](const Case& c) { return (c.command != generate || c.decoder()) && c.run; }},
@@ -193,12 +187,8 @@ constexpr Use uses[] = {
     {"keep", train},
     {"log_every", train},
     {"eval_every", train},
-    {"profiles.", train | eval | draw, "promoter and chromatin",
-     [](const Case& c) {
-       return c.run && c.is({DataKind::promoters, DataKind::profiles});
-     }},
-    {"questions.", train | eval | draw, "triviaqa",
-     [](const Case& c) { return c.run && c.is({DataKind::trivia}); }},
+    {"profiles.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
+    {"questions.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     // Training with and without labels may share a command line.
     {"extracts.mask_", train | eval | draw, "models of documents without labels such as hibert",
      [](const Case& c) { return c.documents && (c.command == train || !c.labels); }},
@@ -349,7 +339,7 @@ void require_used(const CommandLine& line, RunConfig& config) {
   const auto* const documents = ask<ReadsDocuments>(std::as_const(*model));
   const Case c{.command = command,
                .config = config,
-               .data = find_data_set(config.task).kind,
+               .task = *config.of_task,
                .objective = model->objective(),
                .documents = documents != nullptr,
                .labels = documents != nullptr && documents->labels() > 0,
@@ -420,27 +410,13 @@ std::span<const Flag> search_flags() { return beam_flags; }
 BeamSearch taken_search(CommandLine& line) {
   SearchOptions o;
   set_fields(o, taken(line, "search."));
-  constexpr double many = 1e6;
-  const KeyRange ranges[] = {{"beams", 0, many},
-                             {"length_penalty", -many, many},
-                             {"no_repeat_ngram", 0, many},
-                             {"min_count", 0, many}};
-  check_ranges(to_json(o), ranges);
+  check_ranges(o);
   return o.search;
 }
 
 bool is_on(const CommandLine& line, std::string_view flag) {
   const std::string* value = line.value(flag);
   return value != nullptr && *value == "true";
-}
-
-void require_search(const BeamSearch& search, const TrainingRun& run) {
-  if (run.model->objective() != Objective::sequence || run.config.gap_sentences > 0) return;
-  if (search.beams == 0) return;
-  const int64_t most = target_limit(run);
-  require(search.min_count < most, "--min-tokens",
-          "got {}; texts of {} have at most {} tokens with their end: expected fewer",
-          search.min_count, run.config.model_name, most);
 }
 
 void say(const std::string& text) { std::fprintf(stderr, "%s\n", Error(text).what()); }

@@ -6,7 +6,7 @@
 
 #include "app/provenance.h"
 #include "app/run.h"
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 #include "train/config.h"
 
 namespace longspan {
@@ -52,10 +52,9 @@ void require_used(const CommandLine& line, RunConfig& config);
 Settings taken(CommandLine& line, std::string_view prefix);
 
 /// Flags of beam search, and their parsed values. taken_search() throws ValueError if a number is
-/// out of range, and require_search() if the texts of a run with documents are too short for it.
+/// out of range.
 std::span<const Flag> search_flags();
 BeamSearch taken_search(CommandLine& line);
-void require_search(const BeamSearch& search, const TrainingRun& run);
 
 /// A trained run, ready for evaluation or sampling.
 struct Trained {

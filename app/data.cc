@@ -6,12 +6,12 @@
 #include <filesystem>
 
 #include "app/commands.h"
+#include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/choices.h"
 #include "data/data_sets.h"
 #include "data/io/bytes.h"
 #include "data/profiles.h"
-#include "data/tasks.h"
 #include "data/trivia.h"
 #include "nn/nearest.h"
 
@@ -252,55 +252,13 @@ void require_no_typed(const CommandLine& line, std::initializer_list<const char*
   }
 }
 
-/// Says which models a kind of data is for.
-std::string_view models_for(DataKind kind) {
-  switch (kind) {
-    case DataKind::generated_labels:
-    case DataKind::promoters:
-    case DataKind::profiles:
-      return "encoders that answer yes or no about a sequence";
-    case DataKind::generated_span:
-    case DataKind::trivia:
-      return "encoders that find the positions of an answer";
-    case DataKind::choices:
-      return "encoders that choose among candidates";
-    case DataKind::generated_documents:
-      return "hibert";
-    case DataKind::documents:
-      return "encoder-decoders, and hibert";
-    case DataKind::generated_tokens:
-      return "decoders";
-    default:
-      return "decoders predict the next token, encoders hidden ones";
-  }
-}
-
-/// Returns the section of config.toml with the keys of a task alone, "" if there is none.
-std::string section_of(const DataSet& set) {
-  for (const SampleTaskEntry& task : sample_tasks()) {
-    if (task.id == set.id) return std::string(task.section);
-  }
-  switch (set.kind) {
-    case DataKind::promoters:
-    case DataKind::profiles:
-      return "profiles";
-    case DataKind::trivia:
-      return "questions";
-    case DataKind::documents:
-      return "extracts";
-    default:
-      return "";
-  }
-}
-
 /// Prints what a task is for, and its keys.
-void print_task(const DataSet& set) {
-  std::string text = fmt::format("# {}: {}\n# for: {}\n", set.id, set.about, models_for(set.kind));
-  if (const std::string section = section_of(set); !section.empty()) {
-    RunConfig config = make_config({{"task", std::string(set.id), "longspan tasks", true}});
-    const Json all = to_json(config);
-    text += "\n" + to_toml(Members{{section, all[section]}}, keys_of(config));
-  }
+void print_task(const TaskEntry& entry) {
+  const std::unique_ptr<Task> task = entry.make(entry.set);
+  std::string text =
+      fmt::format("# {}: {}\n# for: {}\n", entry.set.id, entry.set.about, task->models());
+  const std::vector<Key> keys = keys_of(*task);
+  if (!keys.empty()) text += "\n" + to_toml(to_json(*task), keys);
   std::fputs(text.c_str(), stdout);
 }
 
@@ -311,11 +269,12 @@ int tasks_command(int argc, const char* const* argv) {
                                       "longspan tasks [NAME]: every --task, or the keys of one, "
                                       "with their values and meanings.");
   if (!name.empty()) {
-    print_task(find_data_set(name));
+    print_task(find_task(name));
     return 0;
   }
-  for (const DataSet& set : data_sets()) {
-    std::puts(fmt::format("{:<18} {}\n{:18} for: {}", set.id, set.about, "", models_for(set.kind))
+  for (const TaskEntry& entry : tasks()) {
+    std::puts(fmt::format("{:<18} {}\n{:18} for: {}", entry.set.id, entry.set.about, "",
+                          entry.make(entry.set)->models())
                   .c_str());
   }
   return 0;

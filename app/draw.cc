@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/make_config.h"
 #include "app/pictures.h"
 #include "app/run_folder.h"
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 #include "core/error.h"
 #include "data/io/files.h"
 

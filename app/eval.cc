@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/commands.h"
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 #include "core/error.h"
 #include "data/tokenizers/unicode.h"
 #include "train/log.h"
@@ -95,8 +95,7 @@ void require_score(double bits, const TaskData& task_data, int64_t step) {
 
 /// Returns advice about an empty split.
 std::string why_empty(const RunConfig& config, const TaskData& task_data) {
-  const std::string_view split =
-      config.split.empty() ? find_data_set(config.task).split : config.split;
+  const std::string_view split = config.split.empty() ? config.of_task->set().split : config.split;
   if (!split.empty()) return fmt::format(" with --split {}", split);
   std::string others;
   for (const char* part : {"train", "valid", "test"}) {
@@ -128,7 +127,7 @@ int eval_command(int argc, const char* const* argv) {
   const TrainingRun& run = trained.run;
   require(stride <= run.config.length, "--stride", "stride is {}: expected 1 to length, {}", stride,
           run.config.length);
-  require_search(search, run);
+  run.config.of_task->require_search(search, run);
   const std::unique_ptr<TaskData> task_data = open_task_data(run);
   const int64_t size = task_data->size(part);
   require(size > 0, "--part", "the {} part of {} is empty{}", part, data_name(run.config),

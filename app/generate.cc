@@ -19,20 +19,22 @@ struct Options {
   double temperature = 1, top_p = 1;
   uint64_t sample_seed = 1;
   void visit(auto& v) {
-    v("prompt", prompt)("tokens", tokens)("temperature", temperature)("top_k", top_k)(
-        "top_p", top_p)("index", index)("sample_seed", sample_seed);
+    constexpr double many = 1e15;
+    constexpr Range count = range::between(0, many);
+    v("prompt", prompt)("tokens", tokens, count)("temperature", temperature, count);
+    v("top_k", top_k, count)("top_p", top_p, range::fraction);
+    v("index", index, range::between(-1, many))("sample_seed", sample_seed);
   }
 };
 
 /// Returns the tokenizer of a run's text. Throws NotImplemented if there is none, or if it is built
 /// from the data.
 std::unique_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
-  const DataKind kind = find_data_set(config.task).kind;
-  require<NotImplemented>(kind == DataKind::bytes || kind == DataKind::chars, "generate",
+  std::unique_ptr<const Tokenizer> found = config.of_task->text_tokenizer(config.tokenizer);
+  require<NotImplemented>(found != nullptr, "generate",
                           "the task {} has {}s; expected bytes or characters", config.task,
-                          unit_of(kind));
-  if (kind == DataKind::chars) return char27_tokenizer();
-  return open_tokenizer(config.tokenizer.empty() ? "bytes" : config.tokenizer);
+                          unit_of(config.of_task->set().kind));
+  return found;
 }
 
 std::string read_stream(std::FILE* stream) {
@@ -63,19 +65,13 @@ void write_summary(const Trained& trained, const CommandLine& line, const Option
   require(file == nullptr || (o.index < 0 && part == nullptr), "--document",
           "is one way to name a text, and {} another; expected one of them",
           part != nullptr ? "--part" : "--index");
-  require_search(search, trained.run);
-  const PairData task_data(trained.run, file == nullptr);
-  std::string text;
-  if (file != nullptr) {
-    text = read_text(*file);
-  } else {
-    const auto& all = task_data.documents(part != nullptr ? *part : "valid");
-    const auto count = static_cast<int64_t>(all.size());
-    require(o.index < count, "--index", "got {}; expected 0 to {}", o.index, count - 1);
-    text = article_text(all[static_cast<size_t>(o.index)]);
-  }
-  const std::vector<std::vector<std::string>> written = task_data.summaries({text}, search);
-  for (const std::string& sentence : written[0]) std::puts(sentence.c_str());
+  const Task& task = *trained.run.config.of_task;
+  task.require_search(search, trained.run);
+  const std::unique_ptr<TaskData> task_data = task.open(trained.run, file == nullptr);
+  const std::string text = file != nullptr
+                               ? read_text(*file)
+                               : task_data->input(part != nullptr ? *part : "valid", o.index);
+  for (const std::string& sentence : task_data->answer(text, search)) std::puts(sentence.c_str());
 }
 
 /// Prints a prompt and its continuation: sampled, or the best that a beam search finds.
@@ -168,13 +164,7 @@ int generate_command(int argc, const char* const* argv) {
   const BeamSearch search = taken_search(line);
   Options o;
   set_fields(o, sample_settings);
-  constexpr double many = 1e15;
-  const KeyRange ranges[] = {{"tokens", 0, many},
-                             {"temperature", 0, many},
-                             {"top_k", 0, many},
-                             {"top_p", 0, 1},
-                             {"index", -1, many}};
-  check_ranges(to_json(o), ranges);
+  check_ranges(o);
   require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
   require(o.top_p > 0, "--top-p", "got {}; expected above 0, to 1", o.top_p);
   if (const std::string* part = line.value("--part")) part_index(*part);

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "app/commands.h"
+#include "app/make_config.h"
 #include "app/step.h"
 #include "core/error.h"
 #include "train/log.h"

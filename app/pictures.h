@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 
 namespace longspan {
 

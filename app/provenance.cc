@@ -7,12 +7,12 @@
 #include <optional>
 #include <utility>
 
+#include "app/make_config.h"
 #include "app/run.h"
+#include "app/tasks/table.h"
 #include "core/build.h"
 #include "core/error.h"
-#include "data/data_sets.h"
 #include "data/io/files.h"
-#include "data/tasks.h"
 
 namespace longspan {
 namespace {
@@ -44,7 +44,7 @@ Members Provenance::values() const {
 
 Provenance provenance_of(const RunConfig& config) {
   return {.data = fingerprint_of_data(config),
-          .tokens = identity_of_tokens(config),
+          .tokens = tokens_of(config).identity,
           .processor = processor_of(config),
           .build = build_description()};
 }
@@ -61,22 +61,6 @@ void each_setting(const Json& config, const std::string& prefix,
       visit(prefix + m.name, m.value);
     }
   }
-}
-
-/// Returns the section of a configuration with the options of a generated task; "" for others.
-std::string section_of(const RunConfig& config) {
-  for (const SampleTaskEntry& task : sample_tasks()) {
-    if (task.id == config.task) return std::string(task.section);
-  }
-  return {};
-}
-
-/// Whether a setting says what is generated.
-bool is_of_samples(const std::string& key, const std::string& section) {
-  if (section.empty()) return false;
-  if (key == "task") return true;
-  return key.starts_with(section + ".") && !key.ends_with(".held_out") &&
-         !key.ends_with(".positive_weight");
 }
 
 /// Returns the value "optimizer.lr" of a configuration, or null.
@@ -115,6 +99,7 @@ std::optional<Split> split_before(const Before& before, const RunConfig& now) {
   const Json* task = before.find("task");
   RunConfig there;
   there.task = task != nullptr ? task->string() : now.task;
+  there.of_task = make_task(there.task);
   there.split = old->string();
   return split_of(there);
 }
@@ -175,7 +160,7 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
   }
   if (data != nullptr) {
     const std::string& there = (*data)["tokens"].string();
-    const std::string here = known != nullptr ? known->tokens : identity_of_tokens(now);
+    const std::string here = known != nullptr ? known->tokens : tokens_of(now).identity;
     const std::string name = now.tokenizer.empty() ? "" : fmt::format(" of {}", now.tokenizer);
     if (!same_tokens(there, here)) {
       differ(
@@ -184,11 +169,10 @@ std::vector<std::string> compare_inputs(const Before& before, RunConfig& now, Re
   }
   if (reads == Reads::tokens) return remarks;
   if (const std::string split = other_split(before, now); !split.empty()) differ(split);
-  const std::string section = section_of(now);
   const Json* task = before.find("task");
-  const bool generated = task != nullptr && is_generated(find_data_set(task->string()).kind);
+  const bool generated = task != nullptr && is_generated(find_task(task->string()).set.kind);
   for (const std::string& key : differing(before, now)) {
-    if (!is_of_samples(key, section) && !(generated && key == "task")) continue;
+    if (!now.of_task->decides_samples(key) && !(generated && key == "task")) continue;
     differ(fmt::format("other samples are generated than for {}: {}", before.path,
                        line_of(key, before, now)));
   }
@@ -228,13 +212,11 @@ std::vector<std::string> compare_settings(const Before& before, RunConfig& now) 
 
 std::vector<std::string> compare_function(const Before& before, RunConfig& now,
                                           const Settings& asked) {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines, groups = now.of_task->function_keys();
+  groups.insert(groups.end(), {"model.", "length"});
   for (const std::string& key : differing(before, now)) {
-    constexpr std::string_view groups[] = {"model.",    "length",        "whole_words",
-                                           "extracts.", "target_length", "gap_sentences",
-                                           "profiles.", "questions."};
-    const bool matters = std::any_of(std::begin(groups), std::end(groups),
-                                     [&](std::string_view g) { return key.starts_with(g); });
+    const bool matters = std::any_of(groups.begin(), groups.end(),
+                                     [&](const std::string& g) { return key.starts_with(g); });
     if (!matters || last_setting(asked, key) != nullptr) continue;
     lines.push_back(fmt::format("{} when {} was written", line_of(key, before, now), before.path));
   }
@@ -242,11 +224,11 @@ std::vector<std::string> compare_function(const Before& before, RunConfig& now,
 }
 
 std::vector<std::string> other_order(const Before& before, RunConfig& now) {
-  constexpr std::string_view of_rows[] = {"length", "seed", "documents", "gap_sentences",
-                                          "extracts.chunk"};
+  std::vector<std::string> of_rows = now.of_task->order_keys();
+  of_rows.insert(of_rows.end(), {"length", "seed"});
   std::vector<std::string> keys = differing(before, now);
   std::erase_if(keys, [&](const std::string& key) {
-    return std::find(std::begin(of_rows), std::end(of_rows), key) == std::end(of_rows);
+    return std::find(of_rows.begin(), of_rows.end(), key) == of_rows.end();
   });
   return keys;
 }

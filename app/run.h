@@ -57,23 +57,19 @@ Fingerprint fingerprint_of_data(const RunConfig& config);
 /// Returns the shares of the splits of a run's task; generated tasks have none.
 std::optional<Split> split_of(const RunConfig& config);
 
-/// Returns a string that identifies the meaning of a run's token ids: equal strings mean equal ids.
+/// The meaning of a run's token ids.
+struct RunTokens {
+  std::string name;      ///< of the tokenizer, or of what ids stand for
+  std::string identity;  ///< equal ones mean equal ids; see same_tokens()
+};
 /// Reads the tokenizer or, if the vocabulary is made of the data, these.
-std::string identity_of_tokens(const RunConfig& config);
+RunTokens tokens_of(const RunConfig& config);
+/// Returns their name alone, without reading anything.
+std::string name_of_tokens(const RunConfig& config);
 
 /// Whether two such strings mean equal ids. Earlier versions stored "words of ID" without the text
 /// that the vocabulary was made of.
 bool same_tokens(const std::string& stored, const std::string& now);
-
-/// Copies the parameters of the newest checkpoint of the run in config.start.from into the model,
-/// by name (start_from() of models/convert.h). Returns the step of that checkpoint and the names of
-/// new heads and buffers. Throws IoError if there is no checkpoint; throws ValueError or ShapeError
-/// if the models have different parameters or the runs different tokens.
-struct Started {
-  int64_t step = 0;
-  std::vector<std::string> heads;
-};
-Started start_from_run(const TrainingRun& run);
 
 /// Throws ValueError if the stored settings of a run, from its config.toml, name another model than
 /// the command line; presets of one model are the same.

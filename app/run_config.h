@@ -7,12 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "app/tasks/task.h"
 #include "core/matmul_library.h"
 #include "core/precision.h"
 #include "data/data_sets.h"
-#include "data/extracts.h"
-#include "data/profiles.h"
-#include "data/sample_task.h"
 #include "models/all/registry.h"
 #include "models/convert.h"
 #include "nn/fields.h"
@@ -43,12 +41,9 @@ inline constexpr std::array<std::string_view, 5> value_names<ScheduleName>{
 /// The complete configuration of a run; visit() defines config.toml.
 struct RunConfig {
   std::string task = "bytes", data, data_root;
-  std::string split;          ///< empty: the data set's own
-  std::string tokenizer;      ///< for bytes; empty: raw bytes
-  bool whole_words = false;   ///< masked models mask whole words
-  int64_t documents = 0;      ///< encoder-decoders: train on the first ones only; 0: all
-  int64_t target_length = 0;  ///< maximum tokens of a target; 0: min(512, model's maximum)
-  double gap_sentences = 0;   ///< share of sentences to mask and predict; 0: predict summaries
+  std::unique_ptr<Task> of_task;  ///< that task with its options; set with `task` alone
+  std::string split;              ///< empty: the data set's own
+  std::string tokenizer;          ///< for bytes; empty: raw bytes
   int64_t length = 0, batch = 0, accumulate = 1;
   int64_t steps = 0;   ///< 0: no limit except `seconds`
   double seconds = 0;  ///< 0: no limit except `steps`
@@ -67,48 +62,6 @@ struct RunConfig {
   int64_t keep = 0;        ///< number of newest checkpoints to keep; 0: all
   int64_t log_every = 10, eval_every = 0;
 
-  /// Options of promoter and chromatin.
-  struct Profiles {
-    KmerTokens tokens;           ///< of bases, if there is no tokenizer
-    double positive_weight = 1;  ///< as above
-    void visit(auto& v) {
-      v("kmer", tokens.k, "bases that a token represents");
-      v("stride", tokens.stride, "bases from the start of a token to that of the next");
-      v("positive_weight", positive_weight, "factor on the training loss of positive answers");
-    }
-  } profiles;
-
-  /// Options of triviaqa.
-  struct Questions {
-    int64_t most = 64;            ///< maximum tokens of a question; the rest is cut off
-    int64_t longest = 30;         ///< maximum tokens of a predicted answer
-    bool two_separators = false;  ///< between question and text, as in RoBERTa
-    void visit(auto& v) {
-      v("most", most, "maximum tokens of a question; the rest is cut off");
-      v("longest", longest, "maximum tokens of an answer");
-      v("two_separators", two_separators, "between question and text, as in RoBERTa");
-    }
-  } questions;
-
-  /// Options of models over documents.
-  struct Extracts {
-    int64_t chunk = 30;        ///< sentences of a document that are read together
-    ExtractOptions take;       ///< how a summary is made of scores
-    int64_t oracle = 3;        ///< most sentences of an oracle, which labels sentences
-    double mask_share = 0.15;  ///< SentenceMasking::share
-    int64_t mask_most = 5;     ///< SentenceMasking::most
-    void visit(auto& v) {
-      v("chunk", chunk, "sentences of a document that are read together");
-      v("take", take);
-      v("oracle", oracle, "maximum sentences of an oracle, which labels those without labels");
-      v("mask_share", mask_share, "fraction of a document's sentences that is masked");
-      v("mask_most", mask_most, "maximum sentences that are masked");
-    }
-  } extracts;
-
-  /// Options of a generated task, in a section of its own; null for other tasks.
-  std::unique_ptr<SampleTask> generated;
-
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0;
@@ -118,19 +71,23 @@ struct RunConfig {
     int64_t update_period = 1, update_from = 0;  ///< UpdatePeriod
     UpdatePeriod period() const { return {update_period, update_from}; }
     void visit(auto& v) {
-      v("name", name, "adam, adamw, adafactor, adagrad, sgd or lamb")("lr", lr);
-      v("beta1", beta1, "decay of the mean of gradients: adam, adamw, lamb");
-      v("beta2", beta2, "decay of the mean of their squares: adam, adamw, lamb");
-      v("eps", eps, "added to the root of that mean: adam, adamw, lamb");
-      v("momentum", momentum, "of sgd");
-      v("weight_decay", weight_decay,
+      v("name", name, "adam, adamw, adafactor, adagrad, sgd or lamb");
+      v("lr", lr, range::not_negative, "the peak of the learning rate");
+      v("beta1", beta1, range::fraction, "decay of the mean of gradients: adam, adamw, lamb");
+      v("beta2", beta2, range::fraction, "decay of the mean of their squares: adam, adamw, lamb");
+      v("eps", eps, range::not_negative, "added to the root of that mean: adam, adamw, lamb");
+      v("momentum", momentum, range::fraction, "of sgd");
+      v("weight_decay", weight_decay, range::not_negative,
         "times the weights: taken off them (adamw, lamb) or added to gradients");
-      v("clip", clip, "maximum norm of the gradients; 0: none");
-      v("step_clip", step_clip,
+      v("clip", clip, range::not_negative, "maximum norm of the gradients; 0: none");
+      v("step_clip", step_clip, range::not_negative,
         "adagrad: a rate is multiplied by min(1, this / norm of the gradient); 0: never");
-      v("loss_scale", loss_scale, "factor on the loss before the backward pass; 0: f16 finds one");
-      v("update_period", update_period, "steps whose mean gradient makes an update");
-      v("update_from", update_from, "the step from which on update_period holds");
+      v("loss_scale", loss_scale, range::not_negative,
+        "factor on the loss before the backward pass; 0: f16 finds one");
+      v("update_period", update_period, range::between(1, range::many),
+        "steps whose mean gradient makes an update");
+      v("update_from", update_from, range::not_negative,
+        "the step from which on update_period holds");
     }
   } optimizer;
 
@@ -142,10 +99,11 @@ struct RunConfig {
     double factor = 0.5;   ///< step: factor of each drop
     void visit(auto& v) {
       v("name", name, "cosine, linear, inverse_sqrt, step or constant");
-      v("warmup", warmup, "steps in which the rate rises from 0");
-      v("floor", floor, "cosine and linear: the final rate, as a fraction of the peak");
-      v("every", every, "step: steps between drops");
-      v("factor", factor, "step: what each drop multiplies the rate by");
+      v("warmup", warmup, range::not_negative, "steps in which the rate rises from 0");
+      v("floor", floor, range::fraction,
+        "cosine and linear: the final rate, as a fraction of the peak");
+      v("every", every, range::positive, "step: steps between drops");
+      v("factor", factor, range::fraction, "step: what each drop multiplies the rate by");
     }
   } schedule;
 
@@ -171,8 +129,6 @@ struct RunConfig {
   std::optional<Setting> open_field = {};
 
   void visit(Fields& v);
-  /// Sets `task` and makes `generated` accordingly.
-  void set_task(const std::string& id);
   /// Gives the model at least `length` positions, unless the user has set their number, and what it
   /// derives from that length. Throws ValueError if the user has to choose the axes of a grid.
   void follow_length();
@@ -183,14 +139,6 @@ struct RunConfig {
   std::string remark_on_positions();
   std::string remark_on_length();
 };
-
-/// Applies the settings to the defaults of the model that they name. Throws ValueError on an
-/// unknown key or model, a wrong type, or a number outside its range.
-RunConfig make_config(const Settings& settings);
-
-/// Reads the settings of a run from its config.toml, with what its model derives from the length
-/// that it was trained with: earlier versions left that open. Throws IoError, ValueError.
-Settings settings_of_run(const std::string& out);
 
 /// Applies the thread count and the matmul settings of a configuration to the process.
 void set_process(const RunConfig& config);

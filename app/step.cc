@@ -5,69 +5,23 @@
 
 #include "app/pictures.h"
 #include "app/run.h"
+#include "app/tasks/table.h"
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "models/capabilities.h"
-#include "models/encoder.h"
 #include "models/scoring.h"
 #include "nn/memory_policy.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
-#include "ops/loss.h"
 #include "ops/patterns/layout_cache.h"
-#include "ops/shape.h"
 #include "train/config.h"
 #include "train/segments.h"
 
 namespace longspan {
 namespace {
-
-constexpr int64_t default_target = 512;
-
-/// Returns ids below `vocab`, shaped like a batch of a run: i32 [rows, length].
-Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
-  if (device == meta_device) {
-    return Tensor::empty({rows, length}, DType::i32, device, Category::data);
-  }
-  std::vector<int32_t> ids(static_cast<size_t>(rows * length));
-  const auto some = static_cast<size_t>(std::min<int64_t>(13, vocab));
-  const size_t first = std::min<size_t>(5, static_cast<size_t>(vocab) - some);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % some + first);
-  Tensor x = Tensor::from(ids, {rows, length}, device);
-  x.set_category(Category::data);
-  return x;
-}
-
-/// Returns the forward pass of a model that predicts no tokens, through the first head that it has.
-std::function<Tensor()> forward_of_head(const LanguageModel& model, const RunConfig& c,
-                                        Device device, Pass pass) {
-  return [=, &model, batch = c.batch, length = c.length]() -> Tensor {
-    EncoderInputs in{.tokens = some_ids(batch, length, model.vocab(), device)};
-    std::vector<int64_t> begins;  // first position of each row, twice
-    for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * length);
-    if (need<ReadsInputs>(model).takes_global_tokens()) {
-      std::vector<uint8_t> first(static_cast<size_t>(batch * length), 0);
-      for (const int64_t at : begins) first[static_cast<size_t>(at)] = 1;
-      in.global = Tensor::from(first, {batch, length});
-    }
-    if (const auto* const classifier = ask<ClassifiesSequences>(model)) {
-      return profile_loss(classifier->class_logits(in, pass),
-                          some_ids(batch, classifier->classes(), 1, device));
-    }
-    const Tensor answers = reshape(some_ids(batch, 1, 1, device), {batch});
-    if (const auto* const finder = ask<FindsSpans>(model)) {
-      return span_loss(finder->span_logits(in, pass), answers, answers);
-    }
-    const Shape two{batch, 2, 1};  // candidates, marked at the beginning of each row
-    const Tensor places = device == meta_device ? Tensor::empty(two, DType::i64, device)
-                                                : Tensor::from(begins, two, device);
-    return cross_entropy(need<ChoosesCandidates>(model).candidate_scores(in, places, pass),
-                         answers);
-  };
-}
 
 /// What a run holds until the backward pass of a batch ends.
 struct HeldByPass {
@@ -75,7 +29,14 @@ struct HeldByPass {
   std::vector<Tensor> batch;  // of a recorded step; else only the graph holds its tokens
 };
 
-/// Returns the forward pass of the steps of a run, or of its validation, on synthetic tokens.
+/// Returns the task whose forward pass stands for the steps of a configuration: its own, or the
+/// first that the model suits where nobody has said what it is for.
+std::shared_ptr<const Task> planned_task(const RunConfig& c, const LanguageModel& model) {
+  if (c.of_task->suits(model)) return {c.of_task.get(), [](const Task*) {}};
+  return make_task(task_for(model, c.task));
+}
+
+/// Returns the forward pass of the steps of a run, or of its validation, on synthetic inputs.
 ///   segment  tokens of a sample, where it is one sequence
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
                                    bool recorded, HeldByPass& held,
@@ -83,27 +44,14 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
                                    int64_t segment) {
   const auto passes = static_cast<double>(c.accumulate * c.optimizer.update_period);
   const double by = pass.training ? make_loss_scale(c).value() / passes : 1;  // 1: no product
-  const auto* const reads = ask<ReadsInputs>(model);
-  const bool asks = ask<ClassifiesSequences>(model) != nullptr ||
-                    ask<FindsSpans>(model) != nullptr || ask<ChoosesCandidates>(model) != nullptr;
-  if (asks && !reads->predicts_tokens()) {
-    return [&held, by, of_head = forward_of_head(model, c, device, pass)]() -> Tensor {
-      held.losses.loss = of_head();
-      return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
-    };
-  }
-  const int64_t longest = std::min(default_target, model.max_length());
-  const bool sequence = model.objective() == Objective::sequence;
-  const int64_t length = !sequence ? segment : c.target_length > 0 ? c.target_length : longest;
-  return [=, &model, &held, &memories, batch = c.batch, source_length = c.length]() -> Tensor {
-    const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
-    const Tensor tokens = ids(length), targets = ids(length);
-    const Tensor source = sequence ? ids(source_length) : Tensor{};
-    const SegmentMemory& memory = memories.front();
-    if (recorded) held.batch = {tokens, targets, source};
-    held.losses = sequence
-                      ? need<WritesSequences>(model).sequence_loss({source}, tokens, targets, pass)
-                      : model.loss(tokens, targets, memory, pass);
+  return [=, &model, &c, &held, &memories, task = planned_task(c, model)]() -> Tensor {
+    held.losses = task->synthetic_loss({.model = model,
+                                        .config = c,
+                                        .device = device,
+                                        .length = segment,
+                                        .memory = memories.front(),
+                                        .pass = pass,
+                                        .kept = recorded ? &held.batch : nullptr});
     const Tensor loss = held.losses.total();
     return by != 1 ? mul(loss, by) : loss;
   };

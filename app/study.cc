@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "app/commands.h"
+#include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/step.h"
 #include "app/timeline.h"

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/step.h"
 #include "app/training.h"
 #include "core/error.h"
 #include "data/data_sets.h"
 #include "data/io/files.h"
-#include "models/document_model.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -46,16 +46,6 @@ double number_of(const Settings& settings, std::string_view key) {
   return setting != nullptr && setting->value.is_number() ? setting->value.number() : 0;
 }
 
-/// Returns the most tokens of a sample. Documents of files have those of their sentences, whatever
-/// the length of the configuration is.
-int64_t longest_sample(const RunConfig& config) {
-  if (find_data_set(config.task).kind != DataKind::documents) return config.length;
-  const auto model = config.model->build(Init{.meta = true});
-  const auto* const documents = ask<ReadsDocuments>(std::as_const(*model));
-  if (documents == nullptr) return config.length;
-  return config.extracts.chunk * (documents->max_sentence() - 1);
-}
-
 /// Chooses the memory policy that --budget asks for, if any. Returns what to say about it.
 std::string choose_policy(const CommandLine& line, const Settings& settings,
                           std::optional<Choice> automatic, RunConfig& config) {
@@ -65,7 +55,9 @@ std::string choose_policy(const CommandLine& line, const Settings& settings,
   if (budget == nullptr) return {};
   const bool given = last_setting(settings, "model.memory") != nullptr;
   const Choice from = automatic.value_or(given ? Choice::own : Choice::same);
-  const int64_t length = std::exchange(config.length, longest_sample(config));
+  const auto model = config.model->build(Init{.meta = true});
+  const int64_t longest = config.of_task->longest_sample(config.length, *model);
+  const int64_t length = std::exchange(config.length, longest);
   const Strategy s = choose_strategy(config, parse_bytes(*budget, "--budget"), from);
   config.length = length;
   config.sparing = true;

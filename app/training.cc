@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/pictures.h"
+#include "app/start.h"
 #include "app/step.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/run.h"
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 #include "nn/after_step.h"
 #include "train/log.h"
 #include "train/optimizer.h"

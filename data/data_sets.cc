@@ -509,10 +509,7 @@ class Opening {
 
 }  // namespace
 
-namespace {
-
-/// Returns the entry of a generated task.
-DataSet generated(const SampleTaskEntry& task) {
+DataSet generated_data_set(const SampleTaskEntry& task) {
   const TargetKind targets = task.make()->targets();
   const DataKind kind = targets == TargetKind::tokens   ? generated_tokens
                         : targets == TargetKind::labels ? generated_labels
@@ -521,15 +518,13 @@ DataSet generated(const SampleTaskEntry& task) {
   return {task.id, "", kind, {}, "", {-1, -1, -1}, task.about};
 }
 
-}  // namespace
-
 std::span<const DataSet> data_sets() {
   static const std::vector<DataSet> all = [] {
     std::vector<DataSet> list = kDataSets;
     const auto named = std::find_if(list.begin(), list.end(),
                                     [](const DataSet& set) { return !set.folder.empty(); });
     std::vector<DataSet> made;
-    for (const SampleTaskEntry& task : sample_tasks()) made.push_back(generated(task));
+    for (const SampleTaskEntry& task : sample_tasks()) made.push_back(generated_data_set(task));
     list.insert(named, made.begin(), made.end());
     return list;
   }();

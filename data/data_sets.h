@@ -15,6 +15,8 @@
 
 namespace longspan {
 
+struct SampleTaskEntry;
+
 /// What the files of a data set contain, which determines the tokens.
 enum class DataKind : uint8_t {
   bytes,             ///< any file: bytes, or the tokens of a tokenizer
@@ -62,6 +64,8 @@ struct DataSet {
 
 /// Returns all data sets. Those named after a kind come first; they take any file.
 std::span<const DataSet> data_sets();
+/// Returns what programs show of a generated task as a data set; it has no files.
+DataSet generated_data_set(const SampleTaskEntry& task);
 /// Returns the data set of that id. Throws ValueError that names the most similar id.
 const DataSet& find_data_set(const std::string& id);
 /// Returns the unit that bits are counted per: "byte", "character", "word", "base" and so on;

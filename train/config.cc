@@ -154,25 +154,6 @@ void write_table(const Json& table, const std::string& path, std::span<const Key
   }
 }
 
-void check_ranges(const Json& values, const std::string& prefix, std::span<const KeyRange> ranges,
-                  const Settings& settings) {
-  for (const JsonMember& member : values.object()) {
-    const std::string key = prefix + member.name;
-    if (member.value.is_object()) check_ranges(member.value, key + ".", ranges, settings);
-    if (!member.value.is_number()) continue;
-    const double value = member.value.number();
-    for (const KeyRange& range : ranges) {
-      if (range.key != key || (value >= range.low && value <= range.high)) continue;
-      const std::string expected = std::isinf(range.high)
-                                       ? fmt::format("{} or more", range.low)
-                                       : fmt::format("{} to {}", range.low, range.high);
-      const Setting* const from = last_setting(settings, key);
-      fail("config", "{} is {}{}: expected {}", key, to_string(member.value),
-           from == nullptr || from->text ? "" : fmt::format(" ({})", from->origin), expected);
-    }
-  }
-}
-
 void add_flags(const Json& values, const std::string& prefix, std::vector<Flag>& flags) {
   for (const JsonMember& member : values.object()) {
     const std::string key = prefix + member.name;
@@ -401,9 +382,25 @@ std::string to_toml(const Json& values, std::span<const Key> keys) {
   return out;
 }
 
-void check_ranges(const Json& values, std::span<const KeyRange> ranges, const Settings& settings) {
-  check_ranges(values, {}, ranges, settings);
+template <class T>
+void RangeChecker::check(std::string_view name, T value) {
+  const std::optional<Range> range = std::exchange(range_, {});
+  const auto number = static_cast<double>(value);
+  if (!range || range->contains(number)) return;
+  if (!sections_.empty() && sections_.front() == except_) return;
+  std::string key;
+  for (const std::string& section : sections_) key += section + ".";
+  key += name;
+  const Setting* const from = last_setting(settings_, key);
+  fail("config", "{} is {}{}: expected {}", key, to_string(Json(value)),
+       from == nullptr || from->text ? "" : fmt::format(" ({})", from->origin),
+       range->expected(number));
 }
+
+template void RangeChecker::check(std::string_view, int64_t);
+template void RangeChecker::check(std::string_view, uint64_t);
+template void RangeChecker::check(std::string_view, float);
+template void RangeChecker::check(std::string_view, double);
 
 std::vector<Flag> flags_of(const Json& values) {
   std::vector<Flag> flags;

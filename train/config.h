@@ -77,12 +77,6 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
 /// Throws ValueError if there are arguments that belong to no flag.
 void require_no_others(const CommandLine& line);
 
-/// A range for a numeric key, ends included.
-struct KeyRange {
-  std::string_view key;
-  double low, high;
-};
-
 /// Sets fields from settings; used by set_fields() below.
 class FieldSetter final : public Fields {
  public:
@@ -179,10 +173,46 @@ std::vector<Key> keys_of(Config& config) {
 /// ValueError on null.
 std::string to_toml(const Json& values, std::span<const Key> keys = {});
 
-/// Throws ValueError that names key, given and expected value if a number is outside its range, and
-/// the file if one of `settings` has set it.
-void check_ranges(const Json& values, std::span<const KeyRange> ranges,
-                  const Settings& settings = {});
+/// Checks numbers against the ranges of their fields; used by check_ranges() below.
+class RangeChecker final : public Fields {
+ public:
+  RangeChecker(const Settings& settings, std::string_view except)
+      : settings_(settings), except_(except) {}
+
+  void within(const Range& range) override { range_ = range; }
+  void field(std::string_view, bool&) override {}
+  void field(std::string_view name, int64_t& value) override { check(name, value); }
+  void field(std::string_view name, uint64_t& value) override { check(name, value); }
+  void field(std::string_view name, float& value) override { check(name, value); }
+  void field(std::string_view name, double& value) override { check(name, value); }
+  void field(std::string_view, std::string&) override {}
+  void field(std::string_view, std::vector<int64_t>&) override { range_ = {}; }
+  void field(std::string_view, std::vector<std::string>&) override {}
+  void choice(std::string_view, int&, std::span<const std::string_view>) override {}
+  void written(std::string_view, std::string&, bool (*)(std::string_view),
+               std::string_view) override {}
+  void enter(std::string_view name) override { sections_.emplace_back(name); }
+  void leave() override { sections_.pop_back(); }
+
+ private:
+  template <class T>
+  void check(std::string_view name, T value);
+
+  const Settings& settings_;
+  std::string_view except_;
+  std::optional<Range> range_;  // of the next field
+  std::vector<std::string> sections_;
+};
+
+/// Throws ValueError that names key, given and expected value if a number is outside the range of
+/// its field, and the file if one of `settings` has set it. Leaves out the section `except`, whose
+/// owner checks it.
+template <class Config>
+void check_ranges(Config& config, const Settings& settings = {}, std::string_view except = {}) {
+  RangeChecker checker(settings, except);
+  Fields& fields = checker;
+  config.visit(fields);
+}
 
 /// Returns a flag "--KEY" for every field of a configuration.
 std::vector<Flag> flags_of(const Json& values);

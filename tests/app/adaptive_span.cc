@@ -1,5 +1,6 @@
 // Spans that heads learn, in runs of the program.
 #include "models/adaptive_span/adaptive_span.h"
+#include "app/make_config.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "app/run.h"
+#include "app/tasks/samples.h"
+#include "app/tasks/table.h"
 #include "app/training.h"
 #include "tests/harness/clusters.h"
 
@@ -12,7 +14,8 @@ namespace longspan::test {
 /// Returns the configuration of a run of ClusterModel on a generated task.
 inline RunConfig clusters_config(const ClusterConfig& model = {}) {
   RunConfig c;
-  c.set_task("duplicate");
+  c.task = "duplicate";
+  c.of_task = make_task(c.task);
   c.model_name = "clusters";
   c.model = cluster_spec(model);
   c.length = 12;
@@ -20,7 +23,7 @@ inline RunConfig clusters_config(const ClusterConfig& model = {}) {
   c.accumulate = 2;
   c.steps = 6;
   c.log_every = 1;
-  c.generated->held_out = 8;
+  dynamic_cast<GeneratedTask&>(*c.of_task).samples().held_out = 8;
   c.optimizer.clip = 0.05;
   return c;
 }

@@ -1,5 +1,7 @@
 // Runs over documents: what HIBERT learns, and how its extracts are scored.
-#include "app/documents/document_data.h"
+#include "app/tasks/documents.h"
+#include "app/make_config.h"
+#include "app/tasks/samples.h"
 
 #include <gtest/gtest.h>
 
@@ -32,7 +34,8 @@ RunConfig config_of(std::initializer_list<std::pair<const char*, std::string>> v
 /// Trains for the steps of the configuration, as longspan train does.
 void train(const TrainingRun& run) {
   const RunConfig& c = run.config;
-  DocumentData data(run);
+  const auto opened = open_task_data(run);
+  TaskData& data = *opened;
   data.prepare();
   Adam adam(named_parameters(*run.model), {.beta2 = c.optimizer.beta2});
   const Cosine rate{c.optimizer.lr, c.schedule.warmup, c.steps, c.schedule.floor};
@@ -54,7 +57,7 @@ std::pair<double, double> masked_losses(const TrainingRun& run) {
   double first = 0, all = 0;
   constexpr int documents = 256;
   for (uint64_t i = 0; i < documents; ++i) {
-    const Sample s = run.config.generated->sample({.seed = 1, .split = "valid", .index = i});
+    const Sample s = samples_of(run.config).sample({.seed = 1, .split = "valid", .index = i});
     std::vector<std::vector<int32_t>> sentences(8);
     for (size_t k = 0; k < 32; ++k) {
       sentences[k / 4].push_back(s.tokens[k] == 0 ? special.sentence_end : s.tokens[k]);
@@ -121,7 +124,8 @@ TEST(Hibert, LabelsMoreWithPreTrainingThanWithout) {
                           "");
     if (from) start_from(*run.model, *pretrained.model, 0);
     train(run);
-    const DocumentData data(run);
+    const auto opened = open_task_data(run);
+    const TaskData& data = *opened;
     EXPECT_EQ(data.size("train"), 200);
     const TaskData::Evaluation found = data.evaluate("valid");
     EXPECT_EQ(found.report.figures[0].name, "accuracy");
@@ -166,7 +170,8 @@ TEST(Hibert, LearnsTheOracleOfEightDocumentsByHeart) {
                                    {"optimizer.lr", "2e-3"},
                                    {"model.vocab", "260"}}),
                         "");
-  DocumentData data(run);
+  const auto opened = open_task_data(run);
+  auto& data = dynamic_cast<DocumentData&>(*opened);
   EXPECT_EQ(data.size("train"), 8);
   EXPECT_EQ(data.size("valid"), 0);
   const ExtractScores before = data.extract_scores("train");
@@ -198,7 +203,8 @@ TEST(DocumentData, LongDocumentsAreReadInPiecesAndScoredWhole) {
   write_bytes(folder / "train.article", "a <S_SEP> bc <S_SEP> def <S_SEP> g <S_SEP> hi\n\njkl\n");
   write_bytes(folder / "train.summary", "bc\nx\njkl\n");
   const TrainingRun run(over(folder, "hibert:labels", {{"extracts.chunk", "2"}}), "");
-  const DocumentData data(run);
+  const auto opened = open_task_data(run);
+  const TaskData& data = *opened;
   EXPECT_EQ(data.size("train"), 4);  // 2 + 2 + 1 sentences, and 1
   ASSERT_EQ(data.warnings().size(), 1u);
   EXPECT_TRUE(contains(data.warnings()[0], "1 of 3 documents of the train part have no sentences"));
@@ -217,7 +223,7 @@ TEST(DocumentData, NamesWhatIsMissingOrCut) {
   write_bytes(folder / "train.article", "abcdefghijklmno <S_SEP> b\n");
   const std::string message = message_of<ValueError>([&] {
     const TrainingRun run(over(folder, "hibert:labels"), "");
-    DocumentData(run).prepare();
+    open_task_data(run)->prepare();
   });
   const std::string name = "documents=" + folder.path();
   EXPECT_TRUE(contains(message, "document 0 of " + name + " has neither labels nor a summary"))
@@ -230,7 +236,8 @@ TEST(DocumentData, NamesWhatIsMissingOrCut) {
       << pairs;
   {
     const TrainingRun run(over(folder, "hibert"), "");
-    DocumentData data(run);
+    const auto opened = open_task_data(run);
+    TaskData& data = *opened;
     data.prepare();  // sentences can be written without labels
     ASSERT_EQ(data.warnings().size(), 1u);
     EXPECT_TRUE(

@@ -1,5 +1,6 @@
 // Memories that expire, in runs of the program.
 #include "models/expire_span/expire_span.h"
+#include "app/make_config.h"
 
 #include <gtest/gtest.h>
 

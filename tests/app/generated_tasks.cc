@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/make_config.h"
+#include "app/tasks/samples.h"
 #include "data/tasks.h"
 #include "models/capabilities.h"
 #include "tests/app/clusters_run.h"
@@ -139,9 +141,8 @@ TEST(GeneratedTasks, SamplesOfUnequalLengthsArePadded) {
 TEST(GeneratedTasks, HaveTheirOwnOptions) {
   Settings settings = settings_of(sample_tasks()[0]);
   const RunConfig c = make_config(settings);
-  EXPECT_EQ(c.generated->held_out, 3);
+  EXPECT_EQ(samples_of(c).held_out, 3);
   RunConfig bytes = make_config({setting("task", "bytes")});
-  EXPECT_EQ(bytes.generated, nullptr);
   const Json plain = to_json(bytes);
   EXPECT_EQ(plain.find("motifs"), nullptr);
   // Earlier versions wrote the options of all tasks into every config.toml.
@@ -166,7 +167,7 @@ TEST(GeneratedTasks, MayBeLongerThanTheRun) {
   const auto length = [](const char* task, const char* option, const char* value) {
     const RunConfig c =
         make_config({setting("task", task), setting("length", "1024"), setting(option, value)});
-    return c.generated->fitted(c.length, 64)->shape().length;
+    return samples_of(c).fitted(c.length, 64)->shape().length;
   };
   EXPECT_EQ(length("period", "period.length", "0"), 1024);
   EXPECT_EQ(length("period", "period.length", "5000"), 5000);

@@ -2,7 +2,7 @@
 // data, and for tasks whose samples differ in length. Generated tasks: generated_tasks.cc.
 #include <gtest/gtest.h>
 
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 #include "core/generator.h"
 #include "data/tokenizers/tokenizer.h"
 #include "models/all/registry.h"

@@ -2,6 +2,7 @@
 // are trained with, whatever they read or write later.
 #include <gtest/gtest.h>
 
+#include "app/make_config.h"
 #include "app/training.h"
 #include "autograd/mode.h"
 #include "data/io/files.h"

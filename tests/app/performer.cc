@@ -1,6 +1,7 @@
 // Performers in runs of the program: projections in checkpoints, weights of a Transformer, and what
 // a run says about its features.
 #include "models/performer/performer.h"
+#include "app/make_config.h"
 
 #include <gtest/gtest.h>
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/make_config.h"
 #include "app/step.h"
 #include "app/training.h"
 #include "app/training_steps.h"

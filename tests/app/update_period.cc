@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "app/make_config.h"
 #include "app/step.h"
 #include "app/training.h"
 #include "app/training_steps.h"

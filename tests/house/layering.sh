@@ -62,11 +62,11 @@ check() {
       all = sees["train"] " " sees["models/all"]
       backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
       sees["longspan.h"] = all
-      sees["app"] = all " app app/documents"
-      sees["app/documents"] = sees["app"]
+      sees["app"] = all " app app/tasks"
+      sees["app/tasks"] = sees["app"]
       sees["examples"] = all " app examples"
       sees["bench"] = all backends " bench"
-      sees["tests"] = all backends " app app/documents tests"
+      sees["tests"] = all backends " app app/tasks tests"
       known = sees["tests"] " bench examples longspan.h"
     }
     function folder_of(path, parts, n) {

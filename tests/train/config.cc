@@ -281,17 +281,31 @@ TEST(Config, WhatCannotBeWrittenIsNamed) {
 }
 
 TEST(Config, Ranges) {
-  Options options;
-  const KeyRange ranges[] = {{"model.dropout", 0, 0.999},
-                             {"save_every", 0, std::numeric_limits<double>::infinity()}};
-  EXPECT_NO_THROW(check_ranges(to_json(options), ranges));
+  struct Ranged {
+    Options options;
+    void visit(Fields& v) {
+      v.enter("model");
+      v("dropout", options.model.dropout, range::between(0, 0.999));
+      v.leave();
+      v("save_every", options.save_every, range::not_negative);
+    }
+  } ranged;
+  Options& options = ranged.options;
+  EXPECT_NO_THROW(check_ranges(ranged));
   options.model.dropout = 1.5f;
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { check_ranges(to_json(options), ranges); }),
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { check_ranges(ranged); }),
                        "model.dropout is 1.5: expected 0 to 0.999"));
   options.model.dropout = 0;
   options.save_every = -1;
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { check_ranges(to_json(options), ranges); }),
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { check_ranges(ranged); }),
                        "save_every is -1: expected 0 or more"));
+  const std::string file = message_of<ValueError>([&] {
+    check_ranges(ranged, Settings{{"save_every", -1, "config.toml:4"}});
+  });
+  EXPECT_TRUE(contains(file, "save_every is -1 (config.toml:4): expected 0 or more")) << file;
+  options.save_every = 0;
+  options.model.dropout = 2;
+  EXPECT_NO_THROW(check_ranges(ranged, {}, "model"));
 }
 
 TEST(Config, FlagsWithoutKeys) {

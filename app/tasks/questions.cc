@@ -1,4 +1,4 @@
-#include "app/question_data.h"
+#include "app/tasks/questions.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +9,7 @@
 #include "data/io/bytes.h"
 #include "data/io/files.h"
 #include "data/metrics.h"
+#include "models/encoder.h"
 #include "ops/copy.h"
 #include "ops/loss.h"
 #include "ops/shape.h"
@@ -16,23 +17,23 @@
 namespace longspan {
 namespace {
 
-constexpr const char* parts[] = {"train", "valid", "test"};
-
-/// Returns the model as one that has the head that `option` sets.
+/// Throws ValueError unless the model has the head that `option` sets.
 template <class Head>
-const Head& head_for(const TrainingRun& run, const std::string& option, int64_t vocabulary) {
-  const std::string& task = run.config.task;
-  const auto* const head = implements<Head>(std::as_const(*run.model));
+void require_head(const RunConfig& c, const LanguageModel& model, const char* option) {
+  const auto* const head = implements<Head>(model);
   require(head != nullptr, "task",
           "{} asks for answers within texts, and {} has no head for them; choose an encoder such "
-          "as longformer:{}",
-          task, run.config.model_name, task);
-  require(head->Head::available(), option, "got false; {} needs the head: expected true", task);
+          "as longformer:{}{}",
+          c.task, c.model_name, c.task, others_with<Head>(c, model));
+  require(head->Head::available(), option, "got false; {} needs the head: expected true", c.task);
+}
+
+/// Throws ValueError unless the model's vocabulary has room for that of the data.
+void require_vocabulary(const TrainingRun& run, int64_t vocabulary) {
   require(run.model->vocab() >= vocabulary, "model.vocab",
           "got {}; {} has {} tokens with those around questions: expected {} or more",
           run.model->vocab(), run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,
           vocabulary, vocabulary);
-  return *head;
 }
 
 std::unique_ptr<const Tokenizer> tokenizer_of(const RunConfig& c) {
@@ -49,7 +50,7 @@ void warn_of_counts(const DataSet& set, size_t part, size_t found,
   const int64_t expected = set.counts[part];
   if (expected < 0 || static_cast<int64_t>(found) == expected) return;
   warnings.push_back(fmt::format("{}: the {} part has {} questions; expected {}", set.id,
-                                 parts[part], found, expected));
+                                 part_names[part], found, expected));
 }
 
 std::vector<int32_t> shortened(std::vector<int32_t> tokens, int64_t count) {
@@ -61,12 +62,72 @@ double bits_of(const Score& s) { return s.count > 0 ? s.bits() : std::nan(""); }
 
 }  // namespace
 
+bool ChoiceTask::suits(const LanguageModel& model) const {
+  return ask<ChoosesCandidates>(model) != nullptr;
+}
+
+void ChoiceTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
+  refuse_writers(c, model);
+  require_head<ChoosesCandidates>(c, model, "model.choice_head");
+}
+
+std::unique_ptr<TaskData> ChoiceTask::open(const TrainingRun& run, bool /*reads*/) const {
+  return std::make_unique<ChoiceData>(run);
+}
+
+/// Two candidates, marked at the beginning of each row.
+LanguageModel::Losses ChoiceTask::synthetic_loss(const SyntheticStep& s) const {
+  const auto& chooser = need<ChoosesCandidates>(s.model);
+  const int64_t batch = s.config.batch;
+  const EncoderInputs in = synthetic_inputs(s, chooser.takes_global_tokens());
+  std::vector<int64_t> begins;
+  for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * s.length);
+  const Shape two{batch, 2, 1};
+  const Tensor places = s.device == meta_device ? Tensor::empty(two, DType::i64, s.device)
+                                                : Tensor::from(begins, two, s.device);
+  const Tensor answers = reshape(synthetic_ids(batch, 1, 1, s.device), {batch});
+  LanguageModel::Losses result;
+  result.loss = cross_entropy(chooser.candidate_scores(in, places, s.pass), answers);
+  return result;
+}
+
+void SpanTask::visit(Fields& v) {
+  v.enter("questions");
+  v("most", options_.most, range::between(1, range::many),
+    "maximum tokens of a question; the rest is cut off");
+  v("longest", options_.longest, range::between(1, range::many), "maximum tokens of an answer");
+  v("two_separators", options_.two_separators, "between question and text, as in RoBERTa");
+  v.leave();
+}
+
+bool SpanTask::suits(const LanguageModel& model) const { return ask<FindsSpans>(model) != nullptr; }
+
+void SpanTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
+  refuse_writers(c, model);
+  require_head<FindsSpans>(c, model, "model.span_head");
+}
+
+std::unique_ptr<TaskData> SpanTask::open(const TrainingRun& run, bool /*reads*/) const {
+  return std::make_unique<SpanData>(run, options_);
+}
+
+/// Each window has one answer, its first token.
+LanguageModel::Losses SpanTask::synthetic_loss(const SyntheticStep& s) const {
+  const auto& finder = need<FindsSpans>(s.model);
+  const EncoderInputs in = synthetic_inputs(s, finder.takes_global_tokens());
+  const Tensor places = Tensor::zeros({s.config.batch, 1}, DType::i64);
+  LanguageModel::Losses result;
+  result.loss = any_span_loss(finder.span_logits(in, s.pass), places, places);
+  return result;
+}
+
 ChoiceData::ChoiceData(const TrainingRun& run)
     : run_(run),
       tokenizer_(tokenizer_of(run.config)),
       ids_(*tokenizer_),
-      encoder_(head_for<ChoosesCandidates>(run, "model.choice_head", ids_.vocabulary)) {
-  const DataSet& set = find_data_set(run.config.task);
+      encoder_(need<ChoosesCandidates>(*run.model)) {
+  require_vocabulary(run, ids_.vocabulary);
+  const DataSet& set = run.config.of_task->set();
   for (size_t part = 0; part < 3; ++part) {
     const PartFile file = open_part(set, data_place(run.config), static_cast<int>(part));
     if (file.path.empty()) continue;
@@ -161,13 +222,15 @@ std::vector<int32_t> ChoiceData::first_tokens(int64_t count) const {
   return some.empty() ? std::vector<int32_t>{} : shortened(windows(some[0])[0].tokens, count);
 }
 
-SpanData::SpanData(const TrainingRun& run)
+SpanData::SpanData(const TrainingRun& run, const SpanOptions& options)
     : run_(run),
+      options_(options),
       tokenizer_(tokenizer_of(run.config)),
       ids_(*tokenizer_),
-      encoder_(head_for<FindsSpans>(run, "model.span_head", ids_.vocabulary)) {
-  const DataSet& set = find_data_set(run.config.task);
-  const int64_t most = run.config.questions.most;
+      encoder_(need<FindsSpans>(*run.model)) {
+  require_vocabulary(run, ids_.vocabulary);
+  const DataSet& set = run.config.of_task->set();
+  const int64_t most = options.most;
   require(run.config.length >= most + 5, "length",
           "got {}; questions have up to questions.most = {} tokens, and some stand around them: "
           "expected {} or more",
@@ -218,8 +281,8 @@ SpanData::Window SpanData::window(const Item& item, size_t part) const {
   w.pieces = first_pieces(w.text, *tokenizer_, c.length);
   const WindowOptions options{.length = c.length,
                               .stride = c.length,
-                              .most_question = c.questions.most,
-                              .two_separators = c.questions.two_separators};
+                              .most_question = options_.most,
+                              .two_separators = options_.two_separators};
   w.window = span_windows(tokenizer_->pieces(q.text), w.pieces, nullptr, ids_.special, options)[0];
   w.pieces.resize(static_cast<size_t>(w.window.count));
   const int64_t end = w.pieces.empty() ? 0 : w.pieces.back().end;
@@ -308,9 +371,8 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
     const SpanLogits z = spans(rows, Pass{});
     if (rows.answered > 0) total += score_of(rows, z);
     const std::vector<SpanWindow> windows{w.window};
-    const BestSpan span =
-        best_span(windows, w.pieces, score_rows(cast(z.start, DType::f32)),
-                  score_rows(cast(z.end, DType::f32)), run_.config.questions.longest);
+    const BestSpan span = best_span(windows, w.pieces, score_rows(cast(z.start, DType::f32)),
+                                    score_rows(cast(z.end, DType::f32)), options_.longest);
     Said& said = best[item.question];
     if (span.window < 0 || span.score <= said.score) continue;
     said = {span.score, w.text.substr(static_cast<size_t>(span.begin),

@@ -6,12 +6,55 @@
 #include <string>
 #include <vector>
 
-#include "app/task_data.h"
+#include "app/tasks/pairs.h"
+#include "app/tasks/task_data.h"
 #include "data/documents.h"
 #include "data/extracts.h"
-#include "models/document_model.h"
+#include "data/sample_task.h"
+#include "models/reads_documents.h"
 
 namespace longspan {
+
+/// Options of models over documents of sentences.
+struct DocumentOptions {
+  int64_t documents = 0;     ///< train on the first ones only; 0: all
+  int64_t chunk = 30;        ///< sentences of a document that are read together
+  ExtractOptions take;       ///< how a summary is made of scores
+  int64_t oracle = 3;        ///< maximum sentences of an oracle, which labels sentences
+  double mask_share = 0.15;  ///< SentenceMasking::share
+  int64_t mask_most = 5;     ///< SentenceMasking::most
+
+  void visit(Fields& v);
+};
+
+/// Summarises documents: an encoder-decoder writes their summaries, or the sentences that are left
+/// out of them; a model of sentences chooses the sentences of an extract, or writes masked ones.
+class DocumentTask final : public Task {
+ public:
+  using Task::Task;
+
+  const DocumentOptions& sentences() const { return sentences_; }
+
+  void visit(Fields& v) override;
+  std::string models() const override { return "encoder-decoders, and hibert"; }
+  bool suits(const LanguageModel& model) const override;
+  void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  bool takes_tokenizer() const override { return true; }
+  bool cuts_files(bool /*apart*/) const override { return true; }
+  int64_t longest_sample(int64_t length, const LanguageModel& model) const override;
+  std::vector<std::string> order_keys() const override;
+  std::vector<std::string> function_keys() const override;
+  std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
+  bool scores_texts() const override { return pairs_.gap_sentences == 0; }
+  void require_search(const BeamSearch& search, const TrainingRun& run) const override;
+
+ private:
+  PairOptions pair_options() const;
+
+  DocumentOptions sentences_;
+  PairOptions pairs_;  // but for the number of documents, which both have
+};
 
 /// Returns the tokenizer of a run over documents. Throws ValueError if the model's vocabulary has
 /// no space for its ids beside the four special ones.
@@ -34,7 +77,8 @@ struct ExtractScores {
 class DocumentData final : public TaskData {
  public:
   /// Throws ValueError if the model's vocabulary is too small for the data.
-  explicit DocumentData(const TrainingRun& run);
+  /// `task` makes the documents; null: they are read from files.
+  DocumentData(const TrainingRun& run, const DocumentOptions& options, const SampleTask* task);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   /// Pieces of documents.
@@ -87,6 +131,7 @@ class DocumentData final : public TaskData {
   Labelled label(const std::string& part) const;
 
   const TrainingRun& run_;
+  DocumentOptions options_;
   const ReadsDocuments& model_;
   std::unique_ptr<const Tokenizer> tokenizer_;  // null: generated
   std::unique_ptr<const SampleTask> task_;      // of generated documents

@@ -1,4 +1,4 @@
-#include "app/documents/document_data.h"
+#include "app/tasks/documents.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* parts[] = {"train", "valid", "test"};
 constexpr int64_t special_tokens = 4;  // DocumentTokens
 
 const ReadsDocuments& model_of(const TrainingRun& run) {
@@ -51,6 +50,85 @@ std::vector<int32_t> labels_of(const std::vector<TokenDocument>& batch) {
 
 }  // namespace
 
+void DocumentOptions::visit(Fields& v) {
+  v("documents", documents, range::between(0, range::many), "train on so many; 0: all");
+  v.enter("extracts");
+  v("chunk", chunk, range::between(1, range::many),
+    "sentences of a document that are read together");
+  v("take", take);
+  v("oracle", oracle, range::between(1, range::many),
+    "maximum sentences of an oracle, which labels those without labels");
+  v("mask_share", mask_share, range::fraction, "fraction of a document's sentences that is masked");
+  v("mask_most", mask_most, range::between(1, range::many), "maximum sentences that are masked");
+  v.leave();
+}
+
+void DocumentTask::visit(Fields& v) {
+  v("target_length", pairs_.target_length, range::between(0, range::many),
+    "encoder-decoders: maximum tokens to write; 0: 512, or what the model has positions for");
+  v("gap_sentences", pairs_.gap_sentences, range::between(0, 0.99),
+    "encoder-decoders: leave out this fraction of the sentences and write them; 0: summaries");
+  sentences_.visit(v);
+}
+
+bool DocumentTask::suits(const LanguageModel& model) const {
+  return ask<WritesSequences>(model) != nullptr || ask<ReadsDocuments>(model) != nullptr;
+}
+
+void DocumentTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
+  require(suits(model), "task",
+          "{} has documents and summaries, and {} reads one sequence; choose an encoder-decoder "
+          "such as led or transformer:base, or hibert, which finds the sentences of a summary{}",
+          c.task, c.model_name, others_with<WritesSequences>(c, model));
+  const bool writes = ask<WritesSequences>(model) != nullptr;
+  for (const auto& [name, given] : {std::pair{"target_length", pairs_.target_length > 0},
+                                    {"gap_sentences", pairs_.gap_sentences > 0}}) {
+    require(writes || !given, name,
+            "is for encoder-decoders such as led, and {} is none: leave it out", c.model_name);
+  }
+}
+
+/// Documents of files have the tokens of their sentences, whatever the length of the run is.
+int64_t DocumentTask::longest_sample(int64_t length, const LanguageModel& model) const {
+  const auto* const reads = ask<ReadsDocuments>(model);
+  return reads != nullptr ? sentences_.chunk * (reads->max_sentence() - 1) : length;
+}
+
+std::vector<std::string> DocumentTask::order_keys() const {
+  return {"documents", "gap_sentences", "extracts.chunk"};
+}
+
+std::vector<std::string> DocumentTask::function_keys() const {
+  return {"target_length", "gap_sentences", "extracts."};
+}
+
+PairOptions DocumentTask::pair_options() const {
+  PairOptions options = pairs_;
+  options.documents = sentences_.documents;
+  return options;
+}
+
+std::unique_ptr<TaskData> DocumentTask::open(const TrainingRun& run, bool reads) const {
+  if (ask<ReadsDocuments>(*run.model) != nullptr) {
+    return std::make_unique<DocumentData>(run, sentences_, nullptr);
+  }
+  return std::make_unique<PairData>(run, pair_options(), reads);
+}
+
+LanguageModel::Losses DocumentTask::synthetic_loss(const SyntheticStep& step) const {
+  if (ask<WritesSequences>(step.model) == nullptr) return synthetic_token_loss(step);
+  return synthetic_pair_loss(step, pairs_);
+}
+
+void DocumentTask::require_search(const BeamSearch& search, const TrainingRun& run) const {
+  if (ask<WritesSequences>(*run.model) == nullptr || pairs_.gap_sentences > 0) return;
+  if (search.beams == 0) return;
+  const int64_t most = target_limit(run.config, *run.model, pairs_.target_length);
+  longspan::require(search.min_count < most, "--min-tokens",
+                    "got {}; texts of {} have at most {} tokens with their end: expected fewer",
+                    search.min_count, run.config.model_name, most);
+}
+
 std::unique_ptr<const Tokenizer> document_tokenizer(const TrainingRun& run) {
   const std::string& name = run.config.tokenizer;
   auto tokenizer = open_tokenizer(name.empty() ? "bytes" : name);
@@ -73,10 +151,12 @@ std::vector<double> sentence_scores(const ReadsDocuments& model, const TokenDocu
   return scores;
 }
 
-DocumentData::DocumentData(const TrainingRun& run) : run_(run), model_(model_of(run)) {
+DocumentData::DocumentData(const TrainingRun& run, const DocumentOptions& options,
+                           const SampleTask* task)
+    : run_(run), options_(options), model_(model_of(run)) {
   const RunConfig& c = run.config;
-  if (c.generated) {
-    task_ = c.generated->fitted(c.length, run.model->vocab());
+  if (task != nullptr) {
+    task_ = task->fitted(c.length, run.model->vocab());
     const int64_t expected = task_->shape().vocabulary + special_tokens;
     require(run.model->vocab() >= expected, "model.vocab",
             "got {}; {} has {} tokens, and {} more mark sentences: expected {} or more",
@@ -91,28 +171,28 @@ void DocumentData::read(size_t part) {
   const RunConfig& c = run_.config;
   std::vector<Document>& texts = texts_[part];
   texts = open_documents(c.task, data_place(c), static_cast<int>(part), c.split);
-  const int64_t expected = find_data_set(c.task).counts[part], found = std::ssize(texts);
+  const int64_t expected = c.of_task->set().counts[part], found = std::ssize(texts);
   if (expected >= 0 && found != expected) {
     warnings_.push_back(fmt::format("{}: the {} part has {} documents; expected {}", c.task,
-                                    parts[part], found, expected));
+                                    part_names[part], found, expected));
   }
   if (part == 0) {
-    require(c.documents <= found, "documents", "got {}; the training part of {} has {}",
-            c.documents, c.task, found);
-    if (c.documents > 0) texts.resize(static_cast<size_t>(c.documents));
+    require(options_.documents <= found, "documents", "got {}; the training part of {} has {}",
+            options_.documents, c.task, found);
+    if (options_.documents > 0) texts.resize(static_cast<size_t>(options_.documents));
   }
   const auto empty = std::erase_if(texts, [](const Document& d) { return d.article.empty(); });
   if (empty > 0) {
     warnings_.push_back(
         fmt::format("{}: {} of {} documents of the {} part have no sentences and "
                     "are left out",
-                    c.task, empty, found, parts[part]));
+                    c.task, empty, found, part_names[part]));
   }
   int64_t cut = 0, sentences = 0;
   for (Document& text : texts) {
     if (!writes() && text.labels.empty() && !text.summary.empty()) {
       text.labels.assign(text.article.size(), 0);
-      for (const int64_t i : greedy_oracle(text.article, text.summary, c.extracts.oracle)) {
+      for (const int64_t i : greedy_oracle(text.article, text.summary, options_.oracle)) {
         text.labels[static_cast<size_t>(i)] = 1;
       }
     }
@@ -120,7 +200,7 @@ void DocumentData::read(size_t part) {
         token_document(text, *tokenizer_, model_.special().sentence_end, model_.max_sentence()));
     cut += whole_[part].back().cut;
     sentences += std::ssize(text.article);
-    for (TokenDocument& piece : pieces_of(whole_[part].back(), c.extracts.chunk)) {
+    for (TokenDocument& piece : pieces_of(whole_[part].back(), options_.chunk)) {
       pieces_[part].push_back(std::move(piece));
     }
   }
@@ -128,7 +208,7 @@ void DocumentData::read(size_t part) {
     warnings_.push_back(fmt::format(
         "{}: {} of {} sentences of the {} part have more than {} tokens and are cut after them; a "
         "larger model.sentence_length reads more",
-        c.task, cut, sentences, parts[part], model_.max_sentence() - 1));
+        c.task, cut, sentences, part_names[part], model_.max_sentence() - 1));
   }
 }
 
@@ -137,7 +217,7 @@ int64_t DocumentData::size(const std::string& part) const {
   if (!task_) return std::ssize(pieces_[which]);
   const RunConfig& c = run_.config;
   if (which > 0) return task_->held_out;
-  return c.documents > 0 ? c.documents : c.steps * c.batch * c.accumulate;
+  return options_.documents > 0 ? options_.documents : c.steps * c.batch * c.accumulate;
 }
 
 TokenDocument DocumentData::generated(const std::string& part, int64_t i) const {
@@ -159,12 +239,12 @@ TokenDocument DocumentData::item(const std::string& part, int64_t i) const {
 }
 
 TokenDocument DocumentData::training_item(int64_t row) const {
-  const bool endless = task_ && run_.config.documents == 0;
+  const bool endless = task_ && options_.documents == 0;
   return item("train", endless ? row : item_of_row(row, size("train"), run_.config.seed));
 }
 
 SentenceMasking DocumentData::masking() const {
-  const RunConfig::Extracts& e = run_.config.extracts;
+  const DocumentOptions& e = options_;
   return {.share = e.mask_share, .most = e.mask_most, .token = model_.special().mask};
 }
 
@@ -283,7 +363,7 @@ DocumentData::Labelled DocumentData::label(const std::string& part) const {
     const TokenDocument document =
         whole ? whole_[part_index(part)][static_cast<size_t>(i)] : item(part, i);
     if (document.labels.empty()) continue;
-    const std::vector<double> p = sentence_scores(model_, document, run_.config.extracts.chunk);
+    const std::vector<double> p = sentence_scores(model_, document, options_.chunk);
     for (size_t k = 0; k < p.size(); ++k) {
       all.nats -= std::log(std::max(document.labels[k] == 1 ? p[k] : 1 - p[k], 1e-300));
       all.counts.add(p[k] > 0.5 ? 1 : 0, document.labels[k]);
@@ -294,7 +374,7 @@ DocumentData::Labelled DocumentData::label(const std::string& part) const {
 }
 
 ExtractScores DocumentData::extract_scores(const std::string& part) const {
-  const RunConfig::Extracts& e = run_.config.extracts;
+  const DocumentOptions& e = options_;
   const size_t which = part_index(part);
   ExtractScores scores;
   for (size_t i = 0; i < texts_[which].size(); ++i) {
@@ -351,7 +431,7 @@ void DocumentData::report_extracts(const std::string& part, Report& r) const {
   };
   add("rouge", "extracts", scores.extracts);
   add("oracle", "greedy oracle", scores.oracle);
-  add("lead", fmt::format("first {} sentences", run_.config.extracts.take.sentences), scores.lead);
+  add("lead", fmt::format("first {} sentences", options_.take.sentences), scores.lead);
   r.lines.push_back(fmt::format("{} of {} oracles overlap less than the first sentences",
                                 scores.behind, scores.oracle.documents));
   r.figures.emplace_back("oracles_behind", scores.behind);

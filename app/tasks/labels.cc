@@ -1,31 +1,28 @@
+#include "app/tasks/labels.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "app/task_data.h"
 #include "autograd/mode.h"
 #include "core/error.h"
-#include "data/metrics.h"
-#include "data/profiles.h"
+#include "models/encoder.h"
 #include "ops/copy.h"
-#include "train/roc_areas.h"
 
 namespace longspan {
 namespace {
 
-constexpr const char* parts[] = {"train", "valid", "test"};
-
 /// Source of a generated task.
 class GeneratedSource final : public LabelSource {
  public:
-  explicit GeneratedSource(const TrainingRun& run)
-      : config_(run.config), task_(config_.generated->fitted(config_.length, run.model->vocab())) {}
+  GeneratedSource(const TrainingRun& run, const SampleTask& task)
+      : config_(run.config), task_(task.fitted(config_.length, run.model->vocab())) {}
 
   int64_t size(size_t part) const override {
     return part == 0 ? config_.steps * config_.batch * config_.accumulate : task_->held_out;
   }
   Sample sample(size_t part, int64_t i) const override {
     return task_->sample(
-        {.seed = config_.seed, .split = parts[part], .index = static_cast<uint64_t>(i)});
+        {.seed = config_.seed, .split = part_names[part], .index = static_cast<uint64_t>(i)});
   }
   Sample training(int64_t row) const override { return sample(0, row); }
   int64_t answers() const override { return task_->shape().scored; }
@@ -45,10 +42,10 @@ class GeneratedSource final : public LabelSource {
 /// Source of promoter and chromatin.
 class FileSource final : public LabelSource {
  public:
-  explicit FileSource(const RunConfig& c)
+  FileSource(const RunConfig& c, const KmerTokens& kmers)
       : config_(c),
-        data_(open_labelled(find_data_set(c.task), data_place(c), c.split, c.seed)),
-        kmers_(c.profiles.tokens) {
+        data_(open_labelled(c.of_task->set(), data_place(c), c.split, c.seed)),
+        kmers_(kmers) {
     if (!c.tokenizer.empty()) {
       tokenizer_ = open_tokenizer(c.tokenizer);
       return;
@@ -101,45 +98,88 @@ class FileSource final : public LabelSource {
   std::unique_ptr<const Tokenizer> tokenizer_;
 };
 
-std::unique_ptr<const LabelSource> source_of(const TrainingRun& run) {
-  if (run.config.generated) return std::make_unique<GeneratedSource>(run);
-  return std::make_unique<FileSource>(run.config);
-}
-
 std::vector<int32_t> labels_of(const std::vector<Sample>& samples) {
   std::vector<int32_t> labels;
   for (const Sample& s : samples) labels.insert(labels.end(), s.targets.begin(), s.targets.end());
   return labels;
 }
 
-/// Throws ValueError unless the model answers what the source asks for.
-void require_head_for(const TrainingRun& run, const LabelSource& source) {
-  const LanguageModel& model = *run.model;
-  const auto* const classifier = implements<ClassifiesSequences>(model);
-  require(classifier != nullptr, "task",
-          "{} asks for answers about a whole sequence, and {} has no "
-          "head for them; choose an encoder such as bigbird:motif",
-          run.config.task, run.config.model_name);
-  require(classifier->classes() == source.answers(), "model.classes",
-          "got {}; expected {}, an answer for each", classifier->classes(), source.answers_text());
-  require(model.vocab() >= source.vocabulary(), "model.vocab", "got {}; {} are {}", model.vocab(),
-          source.vocabulary_text(), source.vocabulary());
-}
-
 }  // namespace
 
-LabelData::LabelData(const TrainingRun& run)
-    : run_(run),
-      source_(source_of(run)),
-      positive_weight_(run.config.generated ? run.config.generated->positive_weight
-                                            : run.config.profiles.positive_weight) {
-  require_head_for(run, *source_);
-  const DataSet& set = find_data_set(run.config.task);
+void require_classifier(const RunConfig& c, const LanguageModel& model) {
+  require(implements<ClassifiesSequences>(model) != nullptr, "task",
+          "{} asks for answers about a whole sequence, and {} has no head for them; choose an "
+          "encoder such as bigbird:motif{}",
+          c.task, c.model_name, others_with<ClassifiesSequences>(c, model));
+}
+
+void ProfileTask::visit(Fields& v) {
+  v.enter("profiles");
+  v("kmer", tokens_.k, range::between(1, 8), "bases that a token represents");
+  v("stride", tokens_.stride, range::between(1, range::many),
+    "bases from the start of a token to that of the next");
+  v("positive_weight", positive_weight_, range::not_negative,
+    "factor on the training loss of positive answers");
+  v.leave();
+}
+
+bool ProfileTask::suits(const LanguageModel& model) const {
+  return ask<ClassifiesSequences>(model) != nullptr;
+}
+
+void ProfileTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
+  refuse_writers(c, model);
+  require_classifier(c, model);
+}
+
+std::string ProfileTask::symbols(std::string_view tokenizer) const {
+  return tokenizer.empty() ? fmt::format("runs of {} bases", tokens_.k) : "bytes";
+}
+
+std::vector<std::string> ProfileTask::function_keys() const {
+  return {"profiles.kmer", "profiles.stride", "profiles.positive_weight"};
+}
+
+std::unique_ptr<TaskData> ProfileTask::open(const TrainingRun& run, bool /*reads*/) const {
+  return std::make_unique<LabelData>(run, std::make_unique<FileSource>(run.config, tokens_),
+                                     positive_weight_);
+}
+
+LanguageModel::Losses ProfileTask::synthetic_loss(const SyntheticStep& step) const {
+  return synthetic_label_loss(step, positive_weight_);
+}
+
+LanguageModel::Losses synthetic_label_loss(const SyntheticStep& s, double positive_weight) {
+  const auto& classifier = need<ClassifiesSequences>(s.model);
+  const EncoderInputs in = synthetic_inputs(s, classifier.takes_global_tokens());
+  LanguageModel::Losses result;
+  result.loss = profile_loss(classifier.class_logits(in, s.pass),
+                             synthetic_ids(s.config.batch, classifier.classes(), 1, s.device),
+                             positive_weight);
+  return result;
+}
+
+std::unique_ptr<const LabelSource> generated_labels(const TrainingRun& run,
+                                                    const SampleTask& task) {
+  return std::make_unique<GeneratedSource>(run, task);
+}
+
+LabelData::LabelData(const TrainingRun& run, std::unique_ptr<const LabelSource> source,
+                     double positive_weight)
+    : run_(run), source_(std::move(source)), positive_weight_(positive_weight) {
+  require_classifier(run.config, *run.model);
+  const auto* const classifier = implements<ClassifiesSequences>(*run.model);
+  require(classifier->classes() == source_->answers(), "model.classes",
+          "got {}; expected {}, an answer for each", classifier->classes(),
+          source_->answers_text());
+  require(run.model->vocab() >= source_->vocabulary(), "model.vocab", "got {}; {} are {}",
+          run.model->vocab(), source_->vocabulary_text(), source_->vocabulary());
+  const DataSet& set = run.config.of_task->set();
   for (size_t part = 0; part < 3; ++part) {
     const int64_t expected = set.counts[part], found = source_->size(part);
     if (expected >= 0 && found != expected) {
       warnings_.push_back(fmt::format("{}: the {} part has {} samples; expected {}", set.id,
-                                      parts[part], found, expected));
+                                      part_names[part], found, expected));
     }
   }
 }

@@ -1,8 +1,8 @@
+#include "app/tasks/pairs.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "app/documents/document_data.h"
-#include "app/question_data.h"
 #include "core/error.h"
 #include "models/evaluate.h"
 #include "ops/copy.h"
@@ -11,7 +11,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* parts[] = {"train", "valid", "test"};
 constexpr int64_t default_target = 512;
 
 /// Returns the bytes of target text per target token, if there are any.
@@ -34,29 +33,34 @@ SequenceBatch some_of(const std::vector<SequencePair>& pairs, size_t from, size_
 
 }  // namespace
 
-int64_t target_limit(const TrainingRun& run) {
-  const int64_t longest = run.model->max_length();
-  const int64_t wanted = run.config.target_length;
+int64_t target_limit(const RunConfig& config, const LanguageModel& model, int64_t wanted) {
+  const int64_t longest = model.max_length();
   require(wanted <= longest, "target_length",
           "got {}; {} writes at most {} tokens: choose fewer or a larger table of positions",
-          wanted, run.config.model_name, longest);
+          wanted, config.model_name, longest);
   return wanted > 0 ? wanted : std::min(default_target, longest);
 }
 
-size_t part_index(const std::string& part) {
-  for (size_t i = 0; i < 3; ++i) {
-    if (part == parts[i]) return i;
-  }
-  fail("--part", "got \"{}\"; expected train, valid or test", part);
+LanguageModel::Losses synthetic_pair_loss(const SyntheticStep& s, const PairOptions& options) {
+  const int64_t longest = std::min(default_target, s.model.max_length());
+  const int64_t length = options.target_length > 0 ? options.target_length : longest;
+  const auto ids = [&](int64_t n) {
+    return synthetic_ids(s.config.batch, n, s.model.vocab(), s.device);
+  };
+  const Tensor tokens = ids(length), targets = ids(length);
+  const Tensor source = ids(s.config.length);
+  if (s.kept != nullptr) *s.kept = {tokens, targets, source};
+  return need<WritesSequences>(s.model).sequence_loss({source}, tokens, targets, s.pass);
 }
 
-PairData::PairData(const TrainingRun& run, bool reads)
+PairData::PairData(const TrainingRun& run, const PairOptions& options, bool reads)
     : run_(run),
+      options_(options),
       tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)),
       ids_(*tokenizer_),
-      limits_{run.config.length, target_limit(run)} {
+      limits_{run.config.length, target_limit(run.config, *run.model, options.target_length)} {
   const RunConfig& c = run.config;
-  const DataSet& set = find_data_set(c.task);
+  const DataSet& set = c.of_task->set();
   for (int part = 0; reads && part < 3; ++part) {
     auto& all = documents_[part];
     all = open_documents(c.task, data_place(c), part, c.split);
@@ -64,12 +68,15 @@ PairData::PairData(const TrainingRun& run, bool reads)
     const int64_t expected = set.counts[static_cast<size_t>(part)];
     if (expected >= 0 && found != expected) {
       warnings_.push_back(fmt::format("{}: the {} part has {} documents; expected {}", c.task,
-                                      parts[part], found, expected));
+                                      part_names[part], found, expected));
     }
   }
-  require(!reads || c.documents <= static_cast<int64_t>(documents_[0].size()), "documents",
-          "got {}; the training part of {} has {}", c.documents, c.task, documents_[0].size());
-  if (reads && c.documents > 0) documents_[0].resize(static_cast<size_t>(c.documents));
+  require(!reads || options.documents <= static_cast<int64_t>(documents_[0].size()), "documents",
+          "got {}; the training part of {} has {}", options.documents, c.task,
+          documents_[0].size());
+  if (reads && options.documents > 0) {
+    documents_[0].resize(static_cast<size_t>(options.documents));
+  }
   require(run.model->vocab() >= ids_.vocabulary, "model.vocab",
           "got {}; {} has {} tokens with those around a text: expected {} or more",
           run.model->vocab(), c.tokenizer.empty() ? "bytes" : c.tokenizer, ids_.vocabulary,
@@ -81,12 +88,12 @@ const std::vector<Document>& PairData::documents(const std::string& part) const 
 }
 
 int64_t PairData::size(const std::string& part) const {
-  const double share = run_.config.gap_sentences;
+  const double share = options_.gap_sentences;
   return static_cast<int64_t>(share > 0 ? pairs(part).size() : documents(part).size());
 }
 
 std::vector<SequencePair> PairData::pairs(const std::string& part) const {
-  const double share = run_.config.gap_sentences;
+  const double share = options_.gap_sentences;
   if (share == 0) return summary_pairs(documents(part), *tokenizer_, limits_);
   std::vector<SequencePair> all;
   for (const Document& document : documents(part)) {
@@ -101,7 +108,7 @@ void PairData::prepare() {
   const RunConfig& c = run_.config;
   const bool summarised = std::any_of(documents_[0].begin(), documents_[0].end(),
                                       [](const Document& d) { return !d.summary.empty(); });
-  require(summarised || documents_[0].empty() || c.gap_sentences > 0, "data",
+  require(summarised || documents_[0].empty() || options_.gap_sentences > 0, "data",
           "none of the {} training documents of {} has a summary; expected train.summary, or "
           "--gap-sentences, which leaves sentences out and needs none",
           documents_[0].size(), data_name(c));
@@ -133,6 +140,17 @@ double PairData::bits(const std::string& part) const {
       std::ssize(all), run_.config.batch, [&](int64_t i) { return &all[static_cast<size_t>(i)]; },
       [](const SequencePair* p) { return p->source.size(); }, add);
   return bytes > 0 ? total.bits() * static_cast<double>(total.count) / bytes : std::nan("");
+}
+
+std::string PairData::input(const std::string& part, int64_t index) const {
+  const std::vector<Document>& all = documents(part);
+  require(index < std::ssize(all), "--index", "got {}; expected 0 to {}", index,
+          std::ssize(all) - 1);
+  return article_text(all[static_cast<size_t>(index)]);
+}
+
+std::vector<std::string> PairData::answer(const std::string& text, const BeamSearch& search) const {
+  return summaries({text}, search)[0];
 }
 
 std::vector<int32_t> PairData::first_tokens(int64_t count) const {
@@ -183,7 +201,7 @@ SummaryScores PairData::scores(const std::string& part, const BeamSearch& search
 }
 
 TaskData::Report PairData::written(const std::string& part, const BeamSearch& search) const {
-  if (run_.config.gap_sentences != 0 || search.beams == 0) return {};
+  if (options_.gap_sentences != 0 || search.beams == 0) return {};
   const SummaryScores all = scores(part, search);
   Report r{{fmt::format("{:<20} {:>7} {:>7} {:>10}", "", "ROUGE-1", "ROUGE-2", "ROUGE-Lsum")}, {}};
   const auto add = [&r](const char* key, const char* name, const RougeScores& mean) {
@@ -195,25 +213,6 @@ TaskData::Report PairData::written(const std::string& part, const BeamSearch& se
   add("lead3", "first 3 sentences", all.lead3);
   add("lead10", "first 10 sentences", all.lead10);
   return r;
-}
-
-std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
-  const DataKind kind = find_data_set(run.config.task).kind;
-  const bool documents = kind == DataKind::documents || kind == DataKind::generated_documents;
-  require(!is_generated(kind) || run.config.generated != nullptr, "task",
-          "{} has no options; expected RunConfig::set_task() to set it", run.config.task);
-  if (kind == DataKind::generated_labels || kind == DataKind::promoters ||
-      kind == DataKind::profiles) {
-    return std::make_unique<LabelData>(run);
-  }
-  if (documents && ask<ReadsDocuments>(*run.model) != nullptr) {
-    return std::make_unique<DocumentData>(run);
-  }
-  if (is_generated(kind)) return std::make_unique<SampleData>(run);
-  if (kind == DataKind::choices) return std::make_unique<ChoiceData>(run);
-  if (kind == DataKind::trivia) return std::make_unique<SpanData>(run);
-  if (run.model->objective() == Objective::sequence) return std::make_unique<PairData>(run);
-  return std::make_unique<TextData>(run);
 }
 
 }  // namespace longspan

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "app/commands.h"
-#include "app/documents/document_data.h"
+#include "app/tasks/documents.h"
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/stories.h"
@@ -51,7 +51,11 @@ int summarise_command(int argc, const char* const* argv) {
                           "{} does not label sentences; expected a run of hibert:labels",
                           run.config.model_name);
   const std::unique_ptr<const Tokenizer> tokenizer = document_tokenizer(run);
-  const RunConfig::Extracts& e = run.config.extracts;
+  const auto* const task = dynamic_cast<const DocumentTask*>(run.config.of_task.get());
+  require<NotImplemented>(task != nullptr, "summarise",
+                          "{} has no documents of files; expected a run of documents or wiki-leads",
+                          run.config.task);
+  const DocumentOptions& e = task->sentences();
   for (const std::string& path : line.others) {
     if (line.others.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
     for (const Document& text : documents_of(read_input(path), path)) {

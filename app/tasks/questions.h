@@ -6,11 +6,51 @@
 #include <utility>
 #include <vector>
 
-#include "app/task_data.h"
+#include "app/tasks/task_data.h"
 #include "data/choices.h"
 #include "data/trivia.h"
 
 namespace longspan {
+
+/// Chooses one of several candidates by what several texts say: wikihop.
+class ChoiceTask final : public Task {
+ public:
+  using Task::Task;
+
+  std::string models() const override { return "encoders that choose among candidates"; }
+  bool suits(const LanguageModel& model) const override;
+  void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  bool takes_tokenizer() const override { return true; }
+  bool cuts_files(bool /*apart*/) const override { return false; }
+  std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
+};
+
+/// Options of triviaqa.
+struct SpanOptions {
+  int64_t most = 64;            ///< maximum tokens of a question; the rest is cut off
+  int64_t longest = 30;         ///< maximum tokens of a predicted answer
+  bool two_separators = false;  ///< between question and text, as in RoBERTa
+};
+
+/// Finds the answers to questions in documents: triviaqa.
+class SpanTask final : public Task {
+ public:
+  using Task::Task;
+
+  void visit(Fields& v) override;
+  std::string models() const override { return "encoders that find the positions of an answer"; }
+  bool suits(const LanguageModel& model) const override;
+  void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  bool takes_tokenizer() const override { return true; }
+  bool cuts_files(bool /*apart*/) const override { return false; }
+  std::vector<std::string> function_keys() const override { return {"questions."}; }
+  std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
+
+ private:
+  SpanOptions options_;
+};
 
 /// Data of a multiple-choice run over several texts: wikihop. An input longer than the model takes
 /// is divided into windows, each with the question and the candidates; a candidate's score is its
@@ -56,7 +96,7 @@ class ChoiceData final : public TaskData {
 class SpanData final : public TaskData {
  public:
   /// Throws ValueError if the model has no span head or too small a vocabulary.
-  explicit SpanData(const TrainingRun& run);
+  SpanData(const TrainingRun& run, const SpanOptions& options);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   /// Number of (question, document) pairs.
@@ -102,6 +142,7 @@ class SpanData final : public TaskData {
   static Score score_of(const Rows& rows, const SpanLogits& z);  // of one row with an answer
 
   const TrainingRun& run_;
+  SpanOptions options_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   QuestionIds ids_;
   const FindsSpans& encoder_;

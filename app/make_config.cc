@@ -1,0 +1,190 @@
+#include "app/make_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "app/tasks/table.h"
+#include "core/error.h"
+#include "data/corpus.h"
+#include "nn/axial.h"
+#include "train/config.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view position_fields[] = {"n_max", "source_n_max", "n_positions",
+                                                "position_shape"};
+
+/// Returns the position fields of a model that starts from random parameters and whose number of
+/// positions the user has not set.
+Settings free_positions_of(RunConfig& c, const Settings& settings) {
+  if (!c.start.from.empty()) return {};  // positions must match those of the other run
+  Settings fields;
+  const Json values = to_json(*c.model);
+  for (const std::string_view name : position_fields) {
+    const bool count = name != "position_shape";
+    if (count && last_setting(settings, fmt::format("model.{}", name)) != nullptr) return {};
+    const Json* value = values.find(name);
+    if (value != nullptr) fields.push_back({std::string(name), *value, "the model"});
+  }
+  return fields;
+}
+
+/// Throws if the user has chosen axes that do not fit the length.
+void require_axes(RunConfig& c, const Settings& settings) {
+  if (last_setting(settings, "model.position_shape") == nullptr) return;
+  const Json values = to_json(*c.model);
+  std::vector<int64_t> shape;
+  int64_t places = 1;
+  for (const Json& n : values["position_shape"].array()) {
+    shape.push_back(n.integer());
+    if (__builtin_mul_overflow(places, std::max<int64_t>(n.integer(), 0), &places)) return;
+  }
+  if (shape.empty() || places >= c.length) return;
+  const std::vector<int64_t> longer = longer_axial_shape(shape, c.length);
+  fail("model.position_shape",
+       "got {}, which has {} positions, and --length {} needs more: expected others, such as {}",
+       fmt::join(shape.begin(), shape.end(), ","), places, c.length,
+       fmt::join(longer.begin(), longer.end(), ","));
+}
+
+/// Returns RunConfig::open_field. An empty list leaves the field open.
+std::optional<Setting> open_field_of(RunConfig& c, const Settings& settings) {
+  const Json before = to_json(*c.model);
+  const std::string field(c.model->settle_length(c.length));
+  if (field.empty()) return {};
+  const Json& value = before[field];
+  const Setting open{field, value, "the model"};
+  const bool set = last_setting(settings, "model." + field) != nullptr;
+  if (!set || value == Json(Json::Array{})) return open;
+  set_fields(*c.model, {open});
+  return {};
+}
+
+/// Sets what the model's preset says about training.
+void set_defaults(RunConfig& c) {
+  const TrainingDefaults d = c.model->defaults();
+  c.length = d.length;
+  c.batch = d.batch;
+  c.optimizer.lr = d.lr;
+  c.optimizer.beta2 = d.beta2;
+  c.optimizer.clip = d.clip;
+  c.optimizer.weight_decay = d.weight_decay;
+  // Papers use decoupled weight decay with Adam; added to its gradient, it would outweigh the loss.
+  if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
+  c.optimizer.step_clip = d.step_clip;
+  if (d.step_clip > 0) c.optimizer.name = OptimizerName::adagrad;
+  c.optimizer.update_period = d.update_period;
+  c.optimizer.update_from = d.update_from;
+  c.schedule.warmup = d.warmup;
+  c.schedule.floor = d.lr_floor;
+}
+
+/// Returns the settings without those of other tasks than that of `c`: files of earlier versions
+/// have the options of all of them. Throws ValueError if one was typed.
+Settings of_task(const Settings& settings, RunConfig& c) {
+  const auto keys_of_task = [](Task& task) {
+    std::vector<std::string> names;
+    for (const Key& key : keys_of(task)) names.push_back(key.name);
+    return names;
+  };
+  const std::vector<std::string> own = keys_of_task(*c.of_task);
+  Settings kept = settings;
+  for (const TaskEntry& other : tasks()) {
+    if (other.set.id == c.task) continue;
+    const std::vector<std::string> others = keys_of_task(*other.make(other.set));
+    std::erase_if(kept, [&](const Setting& s) {
+      const auto has = [&](const std::vector<std::string>& all) {
+        return std::find(all.begin(), all.end(), s.key) != all.end();
+      };
+      const bool theirs = has(others) && !has(own);
+      require(!theirs || !s.text, s.key, "{}: it is an option of --task {}, and the task is {}",
+              s.origin, other.set.id, c.task);
+      return theirs;
+    });
+  }
+  return kept;
+}
+
+/// Throws ValueError if settings contradict each other or count more than 64 bits hold.
+void require_consistent(const RunConfig& c) {
+  int64_t tokens = c.batch;
+  const bool countable = !__builtin_mul_overflow(tokens, c.length, &tokens) &&
+                         !__builtin_mul_overflow(tokens, c.accumulate, &tokens) &&
+                         !__builtin_mul_overflow(tokens, std::max<int64_t>(c.steps, 1), &tokens);
+  require(countable, "steps",
+          "{} steps of {} batches of {} segments of {} tokens are more tokens than 64 bits count; "
+          "choose fewer",
+          c.steps, c.accumulate, c.batch, c.length);
+  require(c.threads >= 0 && c.threads <= 1024, "threads",
+          "got {}; expected 1 to 1024, or 0 for one on every processor", c.threads);
+  const bool openblas = c.matmul_library == MatmulLibrary::openblas;
+  require(!openblas || c.matmul_precision == MatmulPrecision::f32, "--products",
+          "openblas multiplies f32 as it is, and --precision asks for operands rounded to {}; "
+          "leave one of them out",
+          value_names<MatmulPrecision>[static_cast<size_t>(c.matmul_precision)]);
+  require(!openblas || c.device == "cpu", "--products",
+          "openblas is for the CPU, and --device is {}; leave one of them out", c.device);
+  require(!c.anomaly || !c.graph, "anomaly",
+          "got true, and graph too: what a device records as a whole cannot be looked at op by op; "
+          "expected one of them");
+}
+
+/// Returns f(), whose error is about a setting: one of a file names it and the line.
+auto said_of(const Setting* setting, auto&& f) {
+  try {
+    return f();
+  } catch (const ValueError& e) {
+    if (setting == nullptr || setting->text) throw;
+    fail("config", "{} ({}): {}", setting->key, setting->origin, e.what());
+  }
+}
+
+}  // namespace
+
+RunConfig make_config(const Settings& settings) {
+  RunConfig c;
+  const Setting* name = last_setting(settings, "model.name");
+  c.model_name = "local_transformer";
+  if (name != nullptr) {
+    require(name->value.is_string(), "model.name", "{}: got {}, expected the name of a model",
+            name->origin, name->value.kind());
+    c.model_name = name->value.string();
+  }
+  c.model = said_of(name, [&] { return find_model(c.model_name); });
+  set_defaults(c);
+  const Setting* task = last_setting(settings, "task");
+  if (task != nullptr && task->value.is_string()) c.task = task->value.string();
+  c.of_task = said_of(task, [&] { return make_task(c.task); });
+  set_fields(c, of_task(settings, c));
+  if (c.steps == 0 && c.seconds == 0) {
+    require(last_setting(settings, "steps") == nullptr, "steps",
+            "got 0 and no time either; expected 1 or more, or --seconds");
+    c.steps = c.model->defaults().steps;
+  }
+
+  check_ranges(c, settings, "model");
+  require_consistent(c);
+  if (!c.split.empty()) {
+    said_of(last_setting(settings, "split"), [&] { return Split::parse(c.split); });
+  }
+  c.free_positions = free_positions_of(c, settings);
+  if (!c.free_positions.empty()) require_axes(c, settings);
+  c.follow_length();
+  c.open_field = open_field_of(c, settings);
+  return c;
+}
+
+Settings settings_of_run(const std::string& out) {
+  Settings settings = read_toml(out + "/config.toml");
+  const RunConfig c = make_config(settings);
+  if (c.open_field) {
+    const std::string& field = c.open_field->key;
+    settings.push_back({"model." + field, to_json(*c.model)[field], c.open_field->origin});
+  }
+  return settings;
+}
+
+}  // namespace longspan

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "app/run_config.h"
+#include "train/config.h"
+
+namespace longspan {
+
+/// Applies the settings to the defaults of the model that they name. Throws ValueError on an
+/// unknown key or model, a wrong type, or a number outside its range.
+RunConfig make_config(const Settings& settings);
+
+/// Reads the settings of a run from its config.toml, with what its model derives from the length
+/// that it was trained with: earlier versions left that open. Throws IoError, ValueError.
+Settings settings_of_run(const std::string& out);
+
+}  // namespace longspan

@@ -1,0 +1,97 @@
+#include "app/tasks/table.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "app/tasks/documents.h"
+#include "app/tasks/labels.h"
+#include "app/tasks/questions.h"
+#include "app/tasks/samples.h"
+#include "app/tasks/text.h"
+#include "core/error.h"
+#include "data/tasks.h"
+#include "nn/nearest.h"
+
+namespace longspan {
+namespace {
+
+template <class OneTask>
+std::unique_ptr<Task> make_one(const DataSet& set) {
+  return std::make_unique<OneTask>(set);
+}
+
+using Make = std::unique_ptr<Task> (*)(const DataSet&);
+
+/// What is done with data of a kind, unless they are generated; all others are texts.
+constexpr std::pair<DataKind, Make> kinds[] = {
+    {DataKind::documents, make_one<DocumentTask>}, {DataKind::promoters, make_one<ProfileTask>},
+    {DataKind::profiles, make_one<ProfileTask>},   {DataKind::choices, make_one<ChoiceTask>},
+    {DataKind::trivia, make_one<SpanTask>},
+};
+
+TaskEntry entry_of(const DataSet& set) {
+  for (const auto& [kind, make] : kinds) {
+    if (kind == set.kind) return {set, make};
+  }
+  return {set, make_one<TextTask>};
+}
+
+TaskEntry entry_of(const SampleTaskEntry& task) {
+  return {generated_data_set(task),
+          [task](const DataSet& set) { return std::make_unique<GeneratedTask>(set, task); }};
+}
+
+std::vector<TaskEntry>& entries() {
+  static std::vector<TaskEntry> all = [] {
+    std::vector<TaskEntry> list;
+    for (const DataSet& set : data_sets()) {
+      const auto sample = std::find_if(sample_tasks().begin(), sample_tasks().end(),
+                                       [&](const SampleTaskEntry& t) { return t.id == set.id; });
+      list.push_back(sample != sample_tasks().end() ? entry_of(*sample) : entry_of(set));
+    }
+    return list;
+  }();
+  return all;
+}
+
+}  // namespace
+
+std::span<const TaskEntry> tasks() { return entries(); }
+
+void register_task(const SampleTaskEntry& entry) {
+  require(!entry.id.empty(), "task", "a task of one's own has no name; expected one");
+  require(entry.make != nullptr, "task", "{} has no function that makes it", entry.id);
+  for (const TaskEntry& other : entries()) {
+    require(other.set.id != entry.id, "task", "there is a task {} already; choose another name",
+            entry.id);
+  }
+  entries().push_back(entry_of(entry));
+}
+
+const TaskEntry& find_task(const std::string& id) {
+  std::vector<std::string> names;
+  for (const TaskEntry& entry : entries()) {
+    if (entry.set.id == id) return entry;
+    names.emplace_back(entry.set.id);
+  }
+  const std::string near = nearest(id, names);
+  fail("data", "there is no data set \"{}\"; {}longspan data list has them all", id,
+       near.empty() ? "" : fmt::format("did you mean {}? ", near));
+}
+
+std::unique_ptr<Task> make_task(const std::string& id) {
+  const TaskEntry& entry = find_task(id);
+  return entry.make(entry.set);
+}
+
+std::string task_for(const LanguageModel& model, const std::string& id) {
+  if (make_task(id)->suits(model)) return id;
+  for (const TaskEntry& entry : entries()) {
+    if (!entry.set.files.empty() && entry.make(entry.set)->suits(model)) {
+      return std::string(entry.set.id);
+    }
+  }
+  return id;
+}
+
+}  // namespace longspan

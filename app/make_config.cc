@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <map>
 
 #include "app/tasks/table.h"
 #include "core/error.h"
@@ -82,29 +82,39 @@ void set_defaults(RunConfig& c) {
   c.schedule.floor = d.lr_floor;
 }
 
-/// Returns the settings without those of other tasks than that of `c`: files of earlier versions
-/// have the options of all of them. Throws ValueError if one was typed.
-Settings of_task(const Settings& settings, RunConfig& c) {
-  const auto keys_of_task = [](Task& task) {
-    std::vector<std::string> names;
-    for (const Key& key : keys_of(task)) names.push_back(key.name);
-    return names;
-  };
-  const std::vector<std::string> own = keys_of_task(*c.of_task);
-  Settings kept = settings;
-  for (const TaskEntry& other : tasks()) {
-    if (other.set.id == c.task) continue;
-    const std::vector<std::string> others = keys_of_task(*other.make(other.set));
-    std::erase_if(kept, [&](const Setting& s) {
-      const auto has = [&](const std::vector<std::string>& all) {
-        return std::find(all.begin(), all.end(), s.key) != all.end();
-      };
-      const bool theirs = has(others) && !has(own);
-      require(!theirs || !s.text, s.key, "{}: it is an option of --task {}, and the task is {}",
-              s.origin, other.set.id, c.task);
-      return theirs;
-    });
+std::vector<std::string> key_names(Task& task) {
+  std::vector<std::string> names;
+  for (const Key& key : keys_of(task)) names.push_back(key.name);
+  return names;
+}
+
+/// Returns the names of the tasks that have options, by the keys of these.
+std::map<std::string, std::vector<std::string>, std::less<>> tasks_by_key() {
+  std::map<std::string, std::vector<std::string>, std::less<>> all;
+  for (const TaskEntry& entry : tasks()) {
+    for (const std::string& key : key_names(*entry.make(entry.set))) {
+      all[key].emplace_back(entry.set.id);
+    }
   }
+  return all;
+}
+
+/// Returns the settings without the options of other tasks than that of `c`: files of earlier
+/// versions have those of all tasks. Throws ValueError if one was typed.
+Settings of_task(const Settings& settings, RunConfig& c) {
+  constexpr size_t named = 4;
+  const auto owners = tasks_by_key();
+  Settings kept = settings;
+  std::erase_if(kept, [&](const Setting& s) {
+    const auto at = owners.find(s.key);
+    if (at == owners.end()) return false;
+    std::vector<std::string> names = at->second;
+    if (std::find(names.begin(), names.end(), c.task) != names.end()) return false;
+    if (names.size() > named) names.resize(named);
+    require(!s.text, s.key, "{}: it is an option of --task {}, and the task is {}: leave it out", s.origin,
+            fmt::join(names, ", "), c.task);
+    return true;
+  });
   return kept;
 }
 
@@ -175,6 +185,21 @@ RunConfig make_config(const Settings& settings) {
   c.follow_length();
   c.open_field = open_field_of(c, settings);
   return c;
+}
+
+Settings with_task_of_model(Settings settings) {
+  if (last_setting(settings, "task") != nullptr) return settings;
+  Settings of_model;
+  for (const Setting& s : settings) {
+    if (s.key.starts_with("model.")) of_model.push_back(s);
+  }
+  try {
+    const RunConfig c = make_config(of_model);
+    const std::string task = task_for(*c.model->build(Init{.meta = true}), c.task);
+    settings.push_back({"task", task, "the model"});
+  } catch (const Error&) {  // whoever builds the model says what is wrong with it
+  }
+  return settings;
 }
 
 Settings settings_of_run(const std::string& out) {

@@ -11,6 +11,9 @@ namespace longspan {
 /// unknown key or model, a wrong type, or a number outside its range.
 RunConfig make_config(const Settings& settings);
 
+/// Returns settings that name a task: if they do not, that which their model is for.
+Settings with_task_of_model(Settings settings);
+
 /// Reads the settings of a run from its config.toml, with what its model derives from the length
 /// that it was trained with: earlier versions left that open. Throws IoError, ValueError.
 Settings settings_of_run(const std::string& out);

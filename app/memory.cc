@@ -200,7 +200,7 @@ int memory_command(int argc, const char* const* argv) {
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;
   require(!o.json || !o.terms, "--terms", "prints a table, and --json lines; expected one of them");
-  RunConfig config = make_config(line.settings);
+  RunConfig config = make_config(with_task_of_model(line.settings));
   require_used(line, config);
   set_process(config);  // affects workspace
   say_positions(config);

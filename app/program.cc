@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/tasks/table.h"
 #include "core/error.h"
 #include "core/kernel.h"
 #include "data/io/files.h"
@@ -144,8 +145,10 @@ int models_command(int argc, const char* const* argv) {
   return 0;
 }
 
-int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own) try {
-  for (const ModelEntry& entry : own) register_model(entry);
+int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own_models,
+                std::initializer_list<SampleTaskEntry> own_tasks) try {
+  for (const ModelEntry& entry : own_models) register_model(entry);
+  for (const SampleTaskEntry& entry : own_tasks) register_task(entry);
   return run_command(argc, argv, name_of_program(argc, argv));
 } catch (const Error& e) {
   std::fprintf(stderr, "%s\n", e.what());

@@ -2,16 +2,19 @@
 
 #include <initializer_list>
 
+#include "data/sample_task.h"
 #include "models/model_spec.h"
 
 namespace longspan {
 
 /// Runs the command that argv[1] names (train, eval, generate, models, tasks, data, tokens, draw,
-/// memory or study; see docs/options.md) for the models of the library and those given, and returns
-/// the exit status of the process. A main of one's own needs no more than this call; it links
-/// longspan::app.
-///   own     models that register_model() (models/all/registry.h) adds first
+/// memory or study; see docs/options.md) for the models and tasks of the library and those given,
+/// and returns the exit status of the process. A main of one's own needs no more than this call; it
+/// links longspan::app.
+///   models  those that register_model() (models/all/registry.h) adds first
+///   tasks   those that --task knows besides; their texts must live as long as the process
 /// Throws nothing: errors are printed.
-int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own = {});
+int run_program(int argc, char** argv, std::initializer_list<ModelEntry> models = {},
+                std::initializer_list<SampleTaskEntry> tasks = {});
 
 }  // namespace longspan

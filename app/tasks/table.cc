@@ -65,6 +65,12 @@ void register_task(const SampleTaskEntry& entry) {
     require(other.set.id != entry.id, "task", "there is a task {} already; choose another name",
             entry.id);
   }
+  const bool own_section = entry.section != "model" && entry.section != "optimizer" &&
+                           entry.section != "schedule" && entry.section != "start";
+  require(
+      own_section && !entry.section.empty(), "task",
+      "the options of {} are in the section \"{}\", which is another's; expected one of its own",
+      entry.id, entry.section);
   entries().push_back(entry_of(entry));
 }
 

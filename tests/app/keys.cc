@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "app/run_config.h"
-#include "data/tasks.h"
+#include "app/make_config.h"
+#include "app/tasks/table.h"
 #include "models/all/registry.h"
 #include "tests/harness/messages.h"
 #include "train/config.h"
@@ -41,16 +41,27 @@ class RangeReader final : public Fields {
                std::string_view) override {
     next_.reset();
   }
-  void enter(std::string_view) override {}
-  void leave() override {}
+  void enter(std::string_view name) override { sections_ += std::string(name) + "."; }
+  void leave() override { sections_.erase(sections_.find_last_of('.', sections_.size() - 2) + 1); }
 
  private:
   void take(std::string_view name, bool whole) {
-    if (next_) all.push_back({std::string(name), *next_, whole});
+    if (next_) all.push_back({sections_ + std::string(name), *next_, whole});
     next_.reset();
   }
   std::optional<Range> next_;
+  std::string sections_;
 };
+
+/// Values next to a range, on both sides of it.
+std::vector<double> outside_of(const Range& range) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  std::vector<double> values;
+  if (range.low > -infinity) values.push_back(range.above ? range.low : range.low - 1);
+  if (range.high < infinity) values.push_back(range.below ? range.high : range.high + 1);
+  std::erase(values, range.also);
+  return values;
+}
 
 TEST(Keys, EachHasAMeaning) {
   const auto expect_meanings = [](const std::vector<Key>& keys, std::string_view owner) {
@@ -63,24 +74,21 @@ TEST(Keys, EachHasAMeaning) {
   for (const ModelEntry& entry : models()) {
     expect_meanings(keys_of(*find_model(entry.name)), entry.name);
   }
-  for (const SampleTaskEntry& task : sample_tasks()) {
-    expect_meanings(keys_of(*task.make()), task.id);
+  for (const TaskEntry& task : tasks()) {
+    const auto made = task.make(task.set);
+    const std::vector<Key> keys = keys_of(*made);
+    if (!keys.empty()) expect_meanings(keys, task.set.id);
   }
 }
 
 TEST(Keys, ModelsRefuseWhatIsOutsideARange) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
   size_t tried = 0;
   for (const ModelEntry& entry : models()) {
     RangeReader reader;
     find_model(entry.name)->visit(reader);
     std::set<std::string> done;
     for (const auto& [name, range, whole] : reader.all) {
-      std::vector<double> outside;
-      if (range.low > -infinity) outside.push_back(range.above ? range.low : range.low - 1);
-      if (range.high < infinity) outside.push_back(range.below ? range.high : range.high + 1);
-      for (const double value : outside) {
-        if (value == range.also) continue;
+      for (const double value : outside_of(range)) {
         const auto model = find_model(entry.name);
         const Json written = whole ? Json(static_cast<int64_t>(value)) : Json(value);
         set_fields(*model, Settings{{name, written, "test"}});
@@ -92,6 +100,30 @@ TEST(Keys, ModelsRefuseWhatIsOutsideARange) {
     }
   }
   EXPECT_GT(tried, 300u);
+}
+
+// Those of a task, of the run and of the optimiser, by their whole names.
+TEST(Keys, RunsRefuseWhatIsOutsideARange) {
+  size_t tried = 0;
+  for (const TaskEntry& task : tasks()) {
+    const Setting name{"task", std::string(task.set.id), "--task", true};
+    RunConfig config = make_config({name});
+    RangeReader reader;
+    config.visit(reader);
+    for (const auto& [key, range, whole] : reader.all) {
+      if (key.starts_with("model.")) continue;
+      for (const double value : outside_of(range)) {
+        const Json written = whole ? Json(static_cast<int64_t>(value)) : Json(value);
+        const std::string text = message_of<ValueError>([&] {
+          make_config({name, {key, written, "config.toml:7"}});
+        });
+        EXPECT_TRUE(contains(text, key + " is ") && contains(text, "(config.toml:7): expected"))
+            << task.set.id << ": " << key << " = " << value << ": " << text;
+        ++tried;
+      }
+    }
+  }
+  EXPECT_GT(tried, 1000u);
 }
 
 }  // namespace

@@ -73,8 +73,9 @@ namespace {
 /// Returns the texts that an encoder-decoder writes for the validation split, as JSON.
 Json texts_of(const TaskData& data) {
   Json::Array all;
-  if (dynamic_cast<const PairData*>(&data) == nullptr) return all;
-  for (int64_t i = 0; i < data.size("valid"); ++i) {
+  const auto* pairs = dynamic_cast<const PairData*>(&data);
+  const int64_t count = pairs == nullptr ? 0 : std::ssize(pairs->documents("valid"));
+  for (int64_t i = 0; i < count; ++i) {
     for (const std::string& sentence : data.answer(data.input("valid", i), {.beams = 2})) {
       for (const char byte : sentence) all.push_back(int64_t{byte});
     }

@@ -9,7 +9,6 @@
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/tasks/table.h"
-#include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/io/files.h"
 #include "models/reads_documents.h"
@@ -268,6 +267,18 @@ const Use* use_of(std::string_view key) {
   return nullptr;
 }
 
+/// Adds the keys of the tasks whose data are read from files.
+void add_keys_of_tasks(std::vector<Key>& keys) {
+  for (const TaskEntry& entry : tasks()) {
+    if (is_generated(entry.set.kind)) continue;
+    const auto task = entry.make(entry.set);
+    for (Key& key : keys_of(*task)) {
+      const auto same = [&](const Key& other) { return other.name == key.name; };
+      if (std::none_of(keys.begin(), keys.end(), same)) keys.push_back(std::move(key));
+    }
+  }
+}
+
 /// Returns the keys of a run that a command may use, but those of models and generated tasks.
 std::vector<Key> keys_of_command(unsigned command) {
   RunConfig config = make_config({});
@@ -286,6 +297,7 @@ std::vector<Key> keys_of_command(unsigned command) {
       compare(first ? std::string(model.name) : fmt::format("{}:{}", model.name, preset.name));
     }
   }
+  add_keys_of_tasks(keys);
   std::erase_if(keys, [&](const Key& key) {
     const Use* const use = use_of(key.name);
     return key.name.starts_with("model.") || (use != nullptr && (use->commands & command) == 0);

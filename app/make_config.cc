@@ -111,8 +111,8 @@ Settings of_task(const Settings& settings, RunConfig& c) {
     std::vector<std::string> names = at->second;
     if (std::find(names.begin(), names.end(), c.task) != names.end()) return false;
     if (names.size() > named) names.resize(named);
-    require(!s.text, s.key, "{}: it is an option of --task {}, and the task is {}: leave it out", s.origin,
-            fmt::join(names, ", "), c.task);
+    require(!s.text, s.key, "{}: it is an option of --task {}, and the task is {}: leave it out",
+            s.origin, fmt::join(names, ", "), c.task);
     return true;
   });
   return kept;
@@ -185,6 +185,41 @@ RunConfig make_config(const Settings& settings) {
   c.follow_length();
   c.open_field = open_field_of(c, settings);
   return c;
+}
+
+std::string fill_sizes(RunConfig& c, const Settings& settings) try {
+  if (!c.start.from.empty()) return {};  // sizes are those of the other run
+  const auto model = c.model->build(Init{.meta = true});
+  const TaskSizes sizes = c.of_task->sizes(c, *model);
+  const Json fields = to_json(*c.model);
+  std::string remark;
+  const auto fill = [&](const std::string& field, const auto& wrong, const Json& value,
+                        const std::string& why) {
+    const Json* now = fields.find(field);
+    if (now == nullptr || last_setting(settings, "model." + field) != nullptr || !wrong(*now))
+      return;
+    set_fields(*c.model, {{field, value, "the task"}});
+    remark += fmt::format("{}model.{} = {}: {}", remark.empty() ? "" : "\n", field,
+                          to_string(value), why);
+  };
+  if (sizes.vocabulary > 0) {
+    fill(
+        "vocab", [&](const Json& now) { return now.integer() < sizes.vocabulary; },
+        Json(sizes.vocabulary), fmt::format("as many as the tokens of {}", c.task));
+  }
+  if (sizes.classes > 0) {
+    fill(
+        "classes", [&](const Json& now) { return now.integer() != sizes.classes; },
+        Json(sizes.classes), fmt::format("an output for each answer of {}", c.task));
+  }
+  if (!sizes.head.empty()) {
+    fill(
+        std::string(sizes.head), [](const Json& now) { return now == Json(false); }, Json(true),
+        fmt::format("the head that {} trains", c.task));
+  }
+  return remark;
+} catch (const Error&) {  // whoever builds the model or opens the data says what is wrong
+  return {};
 }
 
 Settings with_task_of_model(Settings settings) {

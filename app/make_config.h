@@ -11,6 +11,11 @@ namespace longspan {
 /// unknown key or model, a wrong type, or a number outside its range.
 RunConfig make_config(const Settings& settings);
 
+/// Gives the model the sizes that follow from its task and tokens, where `settings` do not set
+/// them: a vocabulary that is large enough, an output for each class, a head. Returns lines about
+/// what it changed; empty: nothing.
+std::string fill_sizes(RunConfig& config, const Settings& settings);
+
 /// Returns settings that name a task: if they do not, that which their model is for.
 Settings with_task_of_model(Settings settings);
 

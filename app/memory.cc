@@ -200,7 +200,10 @@ int memory_command(int argc, const char* const* argv) {
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;
   require(!o.json || !o.terms, "--terms", "prints a table, and --json lines; expected one of them");
-  RunConfig config = make_config(with_task_of_model(line.settings));
+  const Settings settings = with_task_of_model(line.settings);
+  RunConfig config = make_config(settings);
+  const std::string sizes = fill_sizes(config, settings);
+  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
   require_used(line, config);
   set_process(config);  // affects workspace
   say_positions(config);

@@ -230,7 +230,10 @@ int study_command(int argc, const char* const* argv) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
   require_empty_folder(*out, "study");  // checked before the long computation
-  RunConfig config = make_config(with_task_of_model(line.settings));
+  const Settings settings = with_task_of_model(line.settings);
+  RunConfig config = make_config(settings);
+  const std::string sizes = fill_sizes(config, settings);
+  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
   require_used(line, config);
   set_process(config);
   say_positions(config);

@@ -98,10 +98,13 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
       "the policy it has",
       beginning.out);
   TrainingPlan plan{make_config(settings), planned_seconds};
+  plan.remark = fill_sizes(plan.config, settings);
   require_used(line, plan.config);
   to_toml(to_json(plan.config));  // says now what cannot be written to config.toml
   set_process(plan.config);       // what a step needs depends on it
-  plan.remark = choose_policy(line, settings, automatic, plan.config);
+  const std::string of_memory = choose_policy(line, settings, automatic, plan.config);
+  if (!plan.remark.empty() && !of_memory.empty()) plan.remark += "\n";
+  plan.remark += of_memory;
   return plan;
 }
 

@@ -100,7 +100,7 @@ std::string nonfinite_text(double value) {
 
 Prepared::Prepared(Beginning from, TrainingPlan plan)
     : beginning(std::move(from)),
-      memory_remark(std::move(plan.remark)),
+      remark(std::move(plan.remark)),
       run(std::move(plan.config), beginning.out),
       data(open_task_data(run)),
       loss_scale(make_loss_scale(run.config)) {
@@ -312,7 +312,7 @@ void Training::say_beginning() {
     say(fmt::format("products by {}: bits depend on it, and on the row's position",
                     openblas_description()));
   }
-  say(p_.memory_remark);
+  say(p_.remark);
   say(remark(*p_.run.model, c_.length));
   if (p_.started) {
     say(fmt::format("starting from step {} of {}", p_.started->step, c_.start.from));

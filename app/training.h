@@ -34,7 +34,7 @@ struct Beginning {
 struct TrainingPlan {
   RunConfig config;
   double planned_seconds = 0;  ///< --seconds of the run that is continued
-  std::string remark = {};     ///< on the memory policy, if `longspan train` chose it
+  std::string remark = {};     ///< on what `longspan train` chose: sizes, the memory policy
 };
 
 /// Holds what a run trains with: model, data, optimizer, and the state of the checkpoint that it
@@ -49,7 +49,7 @@ struct Prepared {
   TensorList progress() const;
 
   Beginning beginning;
-  std::string memory_remark;
+  std::string remark;
   TrainingRun run;
   std::unique_ptr<TaskData> data;
   TensorList state;  ///< of the model: parameters and buffers

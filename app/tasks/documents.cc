@@ -16,8 +16,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t special_tokens = 4;  // DocumentTokens
-
 const ReadsDocuments& model_of(const TrainingRun& run) {
   const auto* const model = ask<ReadsDocuments>(std::as_const(*run.model));
   require(model != nullptr, "task",
@@ -88,6 +86,14 @@ void DocumentTask::require_suited(const RunConfig& c, const LanguageModel& model
   }
 }
 
+TaskSizes DocumentTask::sizes(const RunConfig& c, const LanguageModel& model) const {
+  const auto tokenizer = open_tokenizer(c.tokenizer.empty() ? "bytes" : c.tokenizer);
+  if (ask<ReadsDocuments>(model) != nullptr) {
+    return {.vocabulary = tokenizer->vocabulary() + sentence_marks};
+  }
+  return {.vocabulary = SequenceIds(*tokenizer).vocabulary};
+}
+
 /// Documents of files have the tokens of their sentences, whatever the length of the run is.
 int64_t DocumentTask::longest_sample(int64_t length, const LanguageModel& model) const {
   const auto* const reads = ask<ReadsDocuments>(model);
@@ -132,11 +138,11 @@ void DocumentTask::require_search(const BeamSearch& search, const TrainingRun& r
 std::unique_ptr<const Tokenizer> document_tokenizer(const TrainingRun& run) {
   const std::string& name = run.config.tokenizer;
   auto tokenizer = open_tokenizer(name.empty() ? "bytes" : name);
-  const int64_t expected = tokenizer->vocabulary() + special_tokens;
+  const int64_t expected = tokenizer->vocabulary() + sentence_marks;
   require(run.model->vocab() >= expected, "model.vocab",
           "got {}; {} has {} tokens, and {} more mark sentences: expected {} or more",
           run.model->vocab(), name.empty() ? "bytes" : name, tokenizer->vocabulary(),
-          special_tokens, expected);
+          sentence_marks, expected);
   return tokenizer;
 }
 
@@ -157,10 +163,10 @@ DocumentData::DocumentData(const TrainingRun& run, const DocumentOptions& option
   const RunConfig& c = run.config;
   if (task != nullptr) {
     task_ = task->fitted(c.length, run.model->vocab());
-    const int64_t expected = task_->shape().vocabulary + special_tokens;
+    const int64_t expected = task_->shape().vocabulary + sentence_marks;
     require(run.model->vocab() >= expected, "model.vocab",
             "got {}; {} has {} tokens, and {} more mark sentences: expected {} or more",
-            run.model->vocab(), c.task, task_->shape().vocabulary, special_tokens, expected);
+            run.model->vocab(), c.task, task_->shape().vocabulary, sentence_marks, expected);
     return;
   }
   tokenizer_ = document_tokenizer(run);

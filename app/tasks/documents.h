@@ -15,6 +15,9 @@
 
 namespace longspan {
 
+/// The number of ids beside those of the text that mark sentences (DocumentTokens).
+inline constexpr int64_t sentence_marks = 4;
+
 /// Options of models over documents of sentences.
 struct DocumentOptions {
   int64_t documents = 0;     ///< train on the first ones only; 0: all
@@ -39,6 +42,7 @@ class DocumentTask final : public Task {
   std::string models() const override { return "encoder-decoders, and hibert"; }
   bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   bool takes_tokenizer() const override { return true; }
   bool cuts_files(bool /*apart*/) const override { return true; }
   int64_t longest_sample(int64_t length, const LanguageModel& model) const override;

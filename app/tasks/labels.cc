@@ -132,6 +132,14 @@ void ProfileTask::require_suited(const RunConfig& c, const LanguageModel& model)
   require_classifier(c, model);
 }
 
+TaskSizes ProfileTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
+  const int64_t classes = set().kind == DataKind::promoters ? 1 : 0;
+  if (c.tokenizer.empty()) return {.vocabulary = tokens_.vocabulary(), .classes = classes};
+  const std::unique_ptr<const Tokenizer> tokenizer = open_tokenizer(c.tokenizer);
+  const int64_t begin = tokenizer->special().begin < 0 ? 1 : 0;
+  return {.vocabulary = tokenizer->vocabulary() + begin, .classes = classes};
+}
+
 std::string ProfileTask::symbols(std::string_view tokenizer) const {
   return tokenizer.empty() ? fmt::format("runs of {} bases", tokens_.k) : "bytes";
 }

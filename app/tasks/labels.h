@@ -22,6 +22,7 @@ class ProfileTask final : public Task {
   std::string models() const override { return "encoders that answer yes or no about a sequence"; }
   bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   std::string symbols(std::string_view tokenizer) const override;
   bool takes_tokenizer() const override { return true; }
   bool cuts_files(bool /*apart*/) const override { return true; }

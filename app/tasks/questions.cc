@@ -71,6 +71,10 @@ void ChoiceTask::require_suited(const RunConfig& c, const LanguageModel& model) 
   require_head<ChoosesCandidates>(c, model, "model.choice_head");
 }
 
+TaskSizes ChoiceTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
+  return {.vocabulary = ChoiceIds(*tokenizer_of(c)).vocabulary, .head = "choice_head"};
+}
+
 std::unique_ptr<TaskData> ChoiceTask::open(const TrainingRun& run, bool /*reads*/) const {
   return std::make_unique<ChoiceData>(run);
 }
@@ -105,6 +109,10 @@ bool SpanTask::suits(const LanguageModel& model) const { return ask<FindsSpans>(
 void SpanTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
   refuse_writers(c, model);
   require_head<FindsSpans>(c, model, "model.span_head");
+}
+
+TaskSizes SpanTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
+  return {.vocabulary = QuestionIds(*tokenizer_of(c)).vocabulary, .head = "span_head"};
 }
 
 std::unique_ptr<TaskData> SpanTask::open(const TrainingRun& run, bool /*reads*/) const {

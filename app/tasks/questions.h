@@ -20,6 +20,7 @@ class ChoiceTask final : public Task {
   std::string models() const override { return "encoders that choose among candidates"; }
   bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   bool takes_tokenizer() const override { return true; }
   bool cuts_files(bool /*apart*/) const override { return false; }
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
@@ -42,6 +43,7 @@ class SpanTask final : public Task {
   std::string models() const override { return "encoders that find the positions of an answer"; }
   bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   bool takes_tokenizer() const override { return true; }
   bool cuts_files(bool /*apart*/) const override { return false; }
   std::vector<std::string> function_keys() const override { return {"questions."}; }

@@ -84,6 +84,21 @@ void GeneratedTask::require_suited(const RunConfig& c, const LanguageModel& mode
           c.model_name, others_with<ReadsDocuments>(c, model));
 }
 
+TaskSizes GeneratedTask::sizes(const RunConfig& c, const LanguageModel& model) const {
+  const SampleShape shape = samples_->fitted(c.length, model.vocab())->shape();
+  switch (samples_->targets()) {
+    case TargetKind::tokens:
+      return {.vocabulary = shape.vocabulary};
+    case TargetKind::labels:
+      return {.vocabulary = shape.vocabulary, .classes = shape.scored};
+    case TargetKind::span:
+      return {.vocabulary = shape.vocabulary, .head = "span_head"};
+    case TargetKind::sentences:
+      break;
+  }
+  return {.vocabulary = shape.vocabulary + sentence_marks};
+}
+
 std::string GeneratedTask::symbols(std::string_view /*tokenizer*/) const {
   return samples_->tokens();
 }

@@ -27,6 +27,7 @@ class GeneratedTask final : public Task {
   std::string models() const override;
   bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   std::string symbols(std::string_view tokenizer) const override;
   bool decides_samples(std::string_view key) const override;
   std::vector<std::string> order_keys() const override;

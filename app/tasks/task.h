@@ -41,6 +41,13 @@ struct SyntheticStep {
 /// Returns ids below `vocab`, i32 [rows, length], in Category::data.
 Tensor synthetic_ids(int64_t rows, int64_t length, int64_t vocab, Device device);
 
+/// The sizes of a model that follow from a task and its tokens.
+struct TaskSizes {
+  int64_t vocabulary = 0;      ///< `vocab` must be as large; 0: unknown before the data are read
+  int64_t classes = 0;         ///< `classes` must be equal; 0: any
+  std::string_view head = {};  ///< the field that gives the model a head for the task; empty: none
+};
+
 /// What --task names: the options of a task, what it needs of a model, and how its data are read,
 /// learnt and scored. One exists for each configuration, before any data are opened.
 class Task {
@@ -61,6 +68,11 @@ class Task {
   /// Throws ValueError, with what the task needs and what to choose, if the model or the
   /// configuration does not suit it.
   virtual void require_suited(const RunConfig& config, const LanguageModel& model) const = 0;
+
+  /// Returns what a run of the task makes of its model, as far as the configuration tells.
+  virtual TaskSizes sizes(const RunConfig& /*config*/, const LanguageModel& /*model*/) const {
+    return {};
+  }
 
   /// What tokens stand for without a tokenizer that is read: equal texts mean that equal ids are
   /// equal tokens, unless symbols_follow_data(). `tokenizer`: the name that was given.

@@ -37,6 +37,14 @@ void TextTask::require_suited(const RunConfig& c, const LanguageModel& model) co
           "got {}; expected 256 or more, one for each byte", model.vocab());
 }
 
+TaskSizes TextTask::sizes(const RunConfig& c, const LanguageModel& model) const {
+  const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(c.tokenizer);
+  if (!tokenizer) return {};
+  const bool masked = model.objective() == Objective::masked_token;
+  const bool own_mask = tokenizer->special().mask >= 0;
+  return {.vocabulary = tokenizer->vocabulary() + (masked && !own_mask ? 1 : 0)};
+}
+
 std::string TextTask::symbols(std::string_view tokenizer) const {
   if (set().kind == DataKind::words) return fmt::format("words of {}", set().id);
   return Task::symbols(tokenizer);

@@ -23,6 +23,7 @@ class TextTask final : public Task {
   }
   bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
+  TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   std::string symbols(std::string_view tokenizer) const override;
   bool symbols_follow_data() const override { return set().kind == DataKind::words; }
   bool takes_tokenizer() const override { return set().kind == DataKind::bytes; }

@@ -74,6 +74,38 @@ TEST(Tasks, FollowAModelWhoseUserNamesNone) {
   EXPECT_EQ(task_of("transformer", "model.wiring", Json("encoder_decoder")), "wiki-leads");
 }
 
+// Sizes that nobody has set follow from the task; a vocabulary that is large enough stays.
+TEST(Tasks, GiveAModelItsSizes) {
+  struct Case {
+    const char *model, *task;
+    Settings more;
+    std::string remark, field, value;
+  };
+  const Setting small{"model.vocab", "300", "--set", true};
+  const Case cases[] = {
+      {"led", "wiki-leads", {}, "as many as the tokens of wiki-leads", "vocab", "259"},
+      {"hibert", "documents", {}, "as many as the tokens of documents", "vocab", "260"},
+      {"longformer", "needle-qa", {}, "the head that needle-qa trains", "span_head", "true"},
+      {"longformer", "marker", {}, "an output for each answer of marker", "classes", "1"},
+      {"longformer", "motif-dna", {{"motifs.pairs", "3", "--set", true}}, "", "classes", "3"},
+      {"longformer", "promoter", {}, "an output for each answer of promoter", "classes", "1"},
+      {"longformer:wikihop", "wikihop", {small}, "", "vocab", "300"},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(std::string(one.model) + " on " + one.task);
+    Settings all = one.more;
+    all.push_back({"model.name", one.model, "--model", true});
+    all.push_back({"task", one.task, "--task", true});
+    RunConfig c = make_config(all);
+    const std::string remark = fill_sizes(c, all);
+    EXPECT_TRUE(contains(remark, one.remark)) << remark;
+    EXPECT_EQ(to_string(to_json(*c.model)[one.field]), one.value);
+    EXPECT_EQ(fill_sizes(c, all), "") << "twice";
+  }
+  RunConfig bytes = make_config({});
+  EXPECT_EQ(fill_sizes(bytes, {}), "");
+}
+
 TEST(Tasks, RefuseOptionsOfOthers) {
   const std::string text = message_of<ValueError>([] {
     make_config({{"task", "bytes", "--task", true}, {"extracts.chunk", "3", "--set", true}});

@@ -15,7 +15,8 @@ sources() {
 }
 
 check() {
-  sources "$1" | xargs -r awk -v root="$1/" '
+  families=$(cd "$1" && find models -mindepth 1 -maxdepth 1 -type d 2>/dev/null | LC_ALL=C sort | tr '\n' ' ')
+  sources "$1" | xargs -r awk -v root="$1/" -v families="$families" '
     BEGIN {
       # folder: the folders that it may include
       sees["core"] = "core"
@@ -37,23 +38,18 @@ check() {
       sees["nn"] = sees["ops/attention"] " nn"
       sees["nn/attention"] = sees["nn"] " nn/attention"
       sees["models"] = sees["nn/attention"] " models"
-      sees["models/adaptive_span"] = sees["models"] " models/adaptive_span"
-      sees["models/bp_transformer"] = sees["models"] " models/bp_transformer"
-      sees["models/compressive"] = sees["models"] " models/compressive"
-      sees["models/blockbert"] = sees["models"] " models/blockbert"
-      sees["models/expire_span"] = sees["models"] " models/expire_span"
-      sees["models/hibert"] = sees["models"] " models/hibert"
-      sees["models/linformer"] = sees["models"] " models/linformer"
-      sees["models/reformer"] = sees["models"] " models/reformer"
-      sees["models/routing"] = sees["models"] " models/routing"
-      sees["models/sparse_transformer"] = sees["models"] " models/sparse_transformer"
       sees["models/transformer"] = sees["models"] " models/transformer"
-      sees["models/transformer_xl"] = sees["models"] " models/transformer_xl"
       sees["models/bigbird"] = sees["models/transformer"] " models/bigbird"
       sees["models/etc"] = sees["models"] " models/bigbird models/etc"
       sees["models/performer"] = sees["models/transformer"] " models/performer"
       sees["models/longformer"] = sees["models/transformer"] " models/longformer"
-      models = " models/adaptive_span models/blockbert models/bigbird models/bp_transformer models/compressive models/etc models/expire_span models/hibert models/linformer models/longformer models/performer models/reformer models/routing models/sparse_transformer models/transformer models/transformer_xl"
+      # A family of models sees what all models see and itself, and perhaps another family (above).
+      n = split(families, family, " ")
+      for (i = 1; i <= n; ++i) {
+        if (family[i] == "models/all") continue
+        if (!(family[i] in sees)) sees[family[i]] = sees["models"] " " family[i]
+        models = models " " family[i]
+      }
       sees["models/all"] = sees["models"] models " models/all"
       sees["data/io"] = "core data/io"
       sees["data/tokenizers"] = sees["data/io"] " data/tokenizers"
@@ -147,7 +143,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/core/kernels" "$folder/cpu/lsh" "$folder/cpu/attention" "$folder/cpu/matmul" "$folder/ops/patterns" \
          "$folder/ops/attention" "$folder/models" "$folder/train" "$folder/nn" "$folder/cuda/lsh" "$folder/data/io" \
-         "$folder/data/tokenizers" "$folder/app" "$folder/elsewhere"
+         "$folder/data/tokenizers" "$folder/app" "$folder/elsewhere" "$folder/models/one" "$folder/models/two"
 good() { printf '%s\n' "$2" >"$folder/$1"; check "$folder" >/dev/null || { echo "refused: $1: $2"; exit 1; }; rm "$folder/$1"; }
 bad() { printf '%s\n' "$2" >"$folder/$1"; if check "$folder" >/dev/null; then echo "let through: $1: $2"; exit 1; fi; rm "$folder/$1"; }
 good core/a.h '#include "core/b.h"'
@@ -173,6 +169,10 @@ bad cpu/attention/a.cc '#include "cpu/lsh/lsh.h"'
 bad cpu/matmul/a.cc '#include "cpu/attention/plan.h"'
 bad ops/a.cc '#include "ops/attention/lsh.h"'
 bad ops/patterns/a.cc '#include "ops/attention/lsh.h"'
+good models/one/a.cc '#include "models/model.h"'
+bad models/one/a.cc '#include "models/two/b.h"'
+bad models/one/a.cc '#include "train/state.h"'
+bad models/a.cc '#include "models/one/b.h"'
 bad models/a.cc '#include "train/state.h"'
 bad models/a.cc '#include "data/corpus.h"'
 bad train/a.cc '#include "models/transformer/transformer.h"'

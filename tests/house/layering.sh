@@ -143,7 +143,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/core/kernels" "$folder/cpu/lsh" "$folder/cpu/attention" "$folder/cpu/matmul" "$folder/ops/patterns" \
          "$folder/ops/attention" "$folder/models" "$folder/train" "$folder/nn" "$folder/cuda/lsh" "$folder/data/io" \
-         "$folder/data/tokenizers" "$folder/app" "$folder/elsewhere" "$folder/models/one" "$folder/models/two"
+         "$folder/data/tokenizers" "$folder/app" "$folder/elsewhere" "$folder/models/one" "$folder/models/two" "$folder/models/transformer"
 good() { printf '%s\n' "$2" >"$folder/$1"; check "$folder" >/dev/null || { echo "refused: $1: $2"; exit 1; }; rm "$folder/$1"; }
 bad() { printf '%s\n' "$2" >"$folder/$1"; if check "$folder" >/dev/null; then echo "let through: $1: $2"; exit 1; fi; rm "$folder/$1"; }
 good core/a.h '#include "core/b.h"'

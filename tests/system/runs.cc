@@ -372,10 +372,13 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   std::vector<std::string> more = arguments;
   more.back() = folder / "profiles";
   more.insert(more.end(), {"--set", "motifs.pairs=5", "--set", "motifs.positive_weight=8"});
-  EXPECT_NE(run(more).err.find("model.classes: got 1; expected 5, as many as motif-dna asks for"),
+  std::vector<std::string> wrong = more;
+  wrong.insert(wrong.end(), {"--set", "model.classes=1"});
+  EXPECT_NE(run(wrong).err.find("model.classes: got 1; expected 5, as many as motif-dna asks for"),
             std::string::npos);
-  more.insert(more.end(), {"--set", "model.classes=5"});
-  must(more);
+  const Outcome filled = must(more);
+  EXPECT_NE(filled.err.find("model.classes = 5: an output for each answer of motif-dna"),
+            std::string::npos);
   // The error comes before anything is written.
   more.insert(more.end(), {"--set", "motifs.mismatches=8", "--out", folder / "never"});
   EXPECT_NE(run(more).err.find("fewer mismatches than bases"), std::string::npos);

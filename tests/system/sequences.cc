@@ -172,7 +172,7 @@ TEST_F(Sequences, SayWhatIsWrong) {
   for (const char* option : {"--documents", "--target-length", "--gap-sentences"}) {
     const char* value = option == std::string_view("--gap-sentences") ? "0.5" : "5";
     refused({"train", "--model", "longformer", "--out", out, option, value},
-            "an option of --task wiki-leads, ");
+            "wiki-leads, documents, and the task is bytes: leave it out");
   }
   refused({"train", "--model", "led", "--out", out, "--set", "model.vocab=259", "--data",
            "bytes=" + (data / "train.article")},

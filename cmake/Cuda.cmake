@@ -13,9 +13,11 @@ else()
   option(LONGSPAN_CUDA "Build the CUDA backend" OFF)
 endif()
 
-if(LONGSPAN_CUDA)
+option(LONGSPAN_CUDA_OBJECTS "Compile the CUDA backend, which nothing links, beside a build without it" OFF)
+
+if(LONGSPAN_CUDA OR LONGSPAN_CUDA_OBJECTS)
   if(NOT CMAKE_CUDA_COMPILER)
-    message(FATAL_ERROR "LONGSPAN_CUDA=ON needs the CUDA toolkit: put nvcc on the PATH or set CUDACXX")
+    message(FATAL_ERROR "LONGSPAN_CUDA and LONGSPAN_CUDA_OBJECTS need the CUDA toolkit: put nvcc on the PATH or set CUDACXX")
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     # Machine code for Ampere and Hopper, and an intermediate form that newer devices compile.
@@ -42,7 +44,6 @@ function(longspan_cuda target)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu
        ${PROJECT_SOURCE_DIR}/cuda/*.cc ${PROJECT_SOURCE_DIR}/cuda/*/*.cu ${PROJECT_SOURCE_DIR}/cuda/*/*.cc)
   target_sources(${target} PRIVATE ${sources})
-  set_source_files_properties(core/backends.cc PROPERTIES COMPILE_DEFINITIONS LONGSPAN_CUDA=1)
   # fmt 9 takes nvcc for a compiler without constexpr.
   target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   # The toolkit's headers are for these sources alone, so that the commands of all others are the same
@@ -54,4 +55,16 @@ function(longspan_cuda target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings
       -Xcompiler=-Wall,-Wextra,-Werror -Xptxas=-v>)
+endfunction()
+
+# longspan_cuda_objects(): the backend's objects, and what registers it, as a part of `all` that nothing links.
+# The emulated device shows that the same sources link and what they do (tests/CMakeLists.txt).
+function(longspan_cuda_objects)
+  add_library(longspan_cuda_objects OBJECT core/backends.cc)
+  longspan_cuda(longspan_cuda_objects)
+  target_compile_definitions(longspan_cuda_objects PRIVATE LONGSPAN_CUDA=1)
+  target_link_libraries(longspan_cuda_objects PRIVATE longspan)
+  set_target_properties(longspan_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  longspan_warnings(longspan_cuda_objects)
+  target_compile_options(longspan_cuda_objects PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 endfunction()

@@ -3,6 +3,7 @@
 #   scripts/test.sh                 the whole quick suite
 #   scripts/test.sh --slow          the slow tests too
 #   scripts/test.sh --emulated      instead, the CUDA backend's tests on a device that the host plays
+#   scripts/test.sh --continuous    both in one build, with the benchmarks; CUDA is compiled where nvcc is
 #   scripts/test.sh --preset asan   another preset of CMakePresets.json (release, asan, tsan)
 #   scripts/test.sh -R NAME         arguments that ctest understands go to it
 set -euo pipefail
@@ -12,16 +13,30 @@ cd "$(dirname "$0")/.."
 preset=dev
 labels=(-L quick)
 options=(-DLONGSPAN_EMULATED_DEVICE=OFF)
+targets=()
 extra=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --slow) labels=(-L "quick|device|slow"); options=(-DLONGSPAN_EMULATED_DEVICE=ON); shift ;;
+    --slow) labels=(-L "quick|device|slow"); options=(-DLONGSPAN_EMULATED_DEVICE=ON); targets=(all benchmarks); shift ;;
     --emulated) labels=(-L device); options=(-DLONGSPAN_EMULATED_DEVICE=ON); shift ;;
+    --continuous)
+      labels=(-L "quick|device")
+      options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_CUDA=OFF)
+      targets=(all benchmarks)
+      nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+      if [ -x "$nvcc" ]; then
+        export CUDACXX=$nvcc
+        options+=(-DLONGSPAN_CUDA_OBJECTS=ON "-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real")
+      else
+        echo "CUDA backend: not compiled: no nvcc"
+        options+=(-DLONGSPAN_CUDA_OBJECTS=OFF)
+      fi
+      shift ;;
     --preset)
       [ $# -ge 2 ] || die "--preset needs a name of CMakePresets.json"
       preset=$2
       shift 2 ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) extra+=("$1"); shift ;;
   esac
 done
@@ -32,7 +47,7 @@ if [ "$preset" != dev ] && [ "$preset" != release ]; then options=(); fi
 install_missing
 say "Building (preset $preset)"
 configure "$preset" "${options[@]}"
-build "$preset"
+build "$preset" "${targets[@]}"
 built=$SECONDS
 say "Testing"
 results=$PWD/build/$preset/test-results

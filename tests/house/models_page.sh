@@ -1,6 +1,7 @@
 #!/bin/sh
 # models_page.sh ROOT: docs/models.md has a row for every model in README.md's table, and every file of
 # results that it names in backticks exists.
+# Pages with evidence name it and have at most 90 lines.
 # models_page.sh --self-test: proves that it finds what is missing.
 set -eu
 
@@ -20,6 +21,15 @@ check() {
   [ -n "$paths" ] || { echo "docs/models.md names no file of results"; return 1; }
   for path in $paths; do
     [ -e "$path" ] || { echo "docs/models.md names $path, which does not exist"; bad=1; }
+  done
+  # A model's page says what it is and how it is used; what was measured is in docs/evidence.
+  for evidence in docs/evidence/*.md; do
+    [ -e "$evidence" ] || continue
+    page=docs/${evidence##*/}
+    [ -e "$page" ] || { echo "$evidence belongs to no page $page"; bad=1; continue; }
+    lines=$(wc -l <"$page")
+    [ "$lines" -le 90 ] || { echo "$page has $lines lines; expected 90 at most: measurements are in $evidence"; bad=1; }
+    grep -q "evidence/${page##*/}" "$page" || { echo "$page does not name $evidence"; bad=1; }
   done
   return $bad
 }
@@ -50,4 +60,14 @@ bad "a page without names"
 { row one one; row two_b one; } >"$folder/docs/models.md"
 printf '# A page without a table\n' >"$folder/README.md"
 bad "a README without a table"
+printf '| `--model` | what |\n|---|---|\n| `one` | a |\n\n' >"$folder/README.md"
+mkdir "$folder/docs/evidence"
+echo measured >"$folder/docs/evidence/one.md"
+bad "evidence of no page"
+echo 'see `evidence/one.md`' >"$folder/docs/one.md"
+good "a page with evidence"
+seq 90 >>"$folder/docs/one.md"
+bad "a page of more than 90 lines"
+echo short >"$folder/docs/one.md"
+bad "a page that does not name its evidence"
 echo "the check of the page of models finds what it should"

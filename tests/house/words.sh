@@ -1,6 +1,7 @@
 #!/bin/sh
 # words.sh ROOT: fails where code, comments or pages use words that this project has replaced by the
-# field's own; docs/glossary.md has those that it uses.
+# field's own, and where docs/glossary.md, which has the project's own words, has more than 70 terms or
+# a term twice.
 # words.sh --self-test: proves that it finds them.
 set -eu
 
@@ -39,6 +40,17 @@ way (back|there)|backward pass, forward pass
 LIST
 }
 
+# The terms of the glossary: the first column of its table.
+check_glossary() {
+  terms=$(awk '/^\|---/ { body = 1; next } body && /^\| / { sub(/^\| /, ""); sub(/ \|.*/, ""); print }' "$1")
+  count=$(printf '%s\n' "$terms" | grep -c . || true)
+  [ "$count" -gt 0 ] || { echo "$1 has no table of terms"; return 1; }
+  [ "$count" -le 70 ] || { echo "$1 has $count terms; expected at most 70: explain a term of one page there"; return 1; }
+  # A word in brackets would tell two meanings of one term apart.
+  twice=$(printf '%s\n' "$terms" | sed 's/ (.*//' | LC_ALL=C sort -f | uniq -di)
+  [ -z "$twice" ] || { echo "$1 has more than one meaning of: $twice"; return 1; }
+}
+
 check() {
   pattern=$(words | cut -d'|' -f1- | sed 's/|[^|]*$//' | paste -sd'|' -)
   cd "$1"
@@ -46,7 +58,7 @@ check() {
                    -o -path ./tests/oracles -o -path ./tests/fuzz/corpus \) -prune -o \
                -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.md' \) -print |
     LC_ALL=C sort | xargs -r grep -nHE "(^|[^A-Za-z0-9_])($pattern)([^A-Za-z0-9_]|\$)" || true)
-  [ -z "$found" ] && return 0
+  [ -n "$found" ] || { [ ! -e docs ] || check_glossary docs/glossary.md; return; }
   printf '%s\n' "$found"
   echo "the lines above use words that are out; tests/house/words.sh says what to write instead"
   return 1
@@ -54,7 +66,7 @@ check() {
 
 if [ "${1:-}" != --self-test ]; then
   check "$1"
-  echo "no word is out"
+  echo "no word is out, and the glossary has at most 70 terms of one meaning each"
   exit 0
 fi
 
@@ -71,4 +83,22 @@ bad 'x.unhold();'
 bad '// runs on the plan'
 bad 'if (least_of(a, b) > 0) {'
 bad '/// for whom'
+echo "int f();" >"$folder/a.h"
+mkdir "$folder/docs"
+glossary() { printf '# Glossary\n\n| term | meaning |\n|---|---|\n'; for t in "$@"; do printf '| %s | m |\n' "$t"; done; }
+good_terms() { glossary "$@" >"$folder/docs/glossary.md"; (check "$folder") >/dev/null || { echo "refused: $*"; exit 1; }; }
+bad_terms() {
+  glossary "$@" >"$folder/docs/glossary.md"
+  if (check "$folder") >/dev/null; then echo "let through: $*"; exit 1; fi
+}
+# shellcheck disable=SC2046
+good_terms $(seq 70)
+# shellcheck disable=SC2046
+bad_terms $(seq 71)
+bad_terms
+bad_terms "block (memory)" "block (model)"
+bad_terms run Run
+good_terms "run" "run of keys"
+rm "$folder/docs/glossary.md"
+if (check "$folder") >/dev/null 2>&1; then echo "let through: pages without a glossary"; exit 1; fi
 echo "word check finds what it should"

@@ -137,7 +137,7 @@ class Page:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", default=["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
+    parser.add_argument("pages", nargs="*", default=["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))])
     parser.add_argument("--build", default=str(ROOT / "build/dev"), help="the build to use (build/dev)")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()

@@ -22,27 +22,11 @@ namespace longspan {
 namespace {
 
 void check(std::string_view model, const EncoderConfig& c) {
-  require_positive(model, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"n_max", c.n_max}});
-  require_count(model, "n_layer", c.n_layer);
-  require_not_negative(model, {{"position_offset", c.position_offset},
-                               {"token_types", c.token_types},
-                               {"classes", c.classes},
-                               {"tags", c.tags}});
+  check_fields(model, c);
   require_heads(model, c.d_model, c.n_head);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, model,
           "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,
           c.vocab);
-  require(c.norm_eps > 0, model, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_not_negative(model, "init_std", c.init_std);
-  require_share(model, "dropout", c.dropout);
-  require_head(model, c.token_head);
-  require_share_or_default(model, "dropout_attn", c.dropout_attn);
-  require_share_or_default(model, "dropout_classifier", c.dropout_classifier);
 }
 
 Scheme scheme_of(const EncoderConfig& c) { return Scheme::truncated_normal(c.init_std); }
@@ -67,7 +51,7 @@ StackOptions stack_of(const EncoderConfig& c) {
 
 std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(std::string_view model,
                                                          const EncoderConfig& c, const Init& init) {
-  require_count(model, "n_layer", c.n_layer);
+  check_fields(model, c);
   require_heads(model, c.d_model, c.n_head);
   const AttentionOptions options{.d_model = c.d_model,
                                  .n_head = c.n_head,

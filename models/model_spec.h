@@ -74,7 +74,9 @@ class ModelSpecOf final : public ModelSpec {
 
  private:
   std::unique_ptr<LanguageModel> make(const Init& init) const override {
-    require_count("model", "n_layer", config_.n_layer);
+    // A model of one's own need not declare ranges; each layer takes host memory.
+    require(config_.n_layer <= range::count.high, model_, "n_layer is {}; expected {} or less",
+            config_.n_layer, range::count.high);
     check_fields(model_, config_);
     return std::make_unique<Model>(config_, init);
   }

@@ -23,38 +23,9 @@ DType compute_dtype(Precision precision, DType parameters) {
   return precision == Precision::f16 ? DType::f16 : DType::f32;
 }
 
-void require_count(std::string_view model, std::string_view field, int64_t value) {
-  constexpr int64_t most = 10'000;
-  require(value <= most, model, "{} is {}; expected {} or less", field, value, most);
-}
-
-void require_positive(std::string_view model, std::string_view field, int64_t value) {
-  require(value >= 1, model, "{} is {}; expected 1 or more", field, value);
-}
-
-void require_not_negative(std::string_view model, std::string_view field, int64_t value) {
-  require(value >= 0, model, "{} is {}; expected 0 or more", field, value);
-}
-
-void require_not_negative(std::string_view model, std::string_view field, double value) {
-  require(value >= 0 && std::isfinite(value), model, "{} is {}; expected 0 or more", field, value);
-}
-
-void require_positive(std::string_view model, std::initializer_list<Field<int64_t>> fields) {
-  for (const auto& [name, value] : fields) require_positive(model, name, value);
-}
-
-void require_not_negative(std::string_view model, std::initializer_list<Field<int64_t>> fields) {
-  for (const auto& [name, value] : fields) require_not_negative(model, name, value);
-}
-
-void require_not_negative(std::string_view model, std::initializer_list<Field<double>> fields) {
-  for (const auto& [name, value] : fields) require_not_negative(model, name, value);
-}
-
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
-  require_positive(model, "d_model", d_model);
-  require_positive(model, "n_head", n_head);
+  require(d_model >= 1 && n_head >= 1, model,
+          "d_model is {} and n_head {}; expected 1 or more of each", d_model, n_head);
   constexpr int64_t widest = std::numeric_limits<int32_t>::max();
   require(d_model <= widest, model, "d_model is {}; expected {} or less", d_model, widest);
   if (d_model % n_head == 0) return;
@@ -69,24 +40,10 @@ void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
        n_head, divisors);
 }
 
-void require_share(std::string_view model, std::string_view field, double p) {
-  require(p >= 0 && p < 1, model, "{} is {}; expected 0 <= p < 1", field, p);
-}
-
-void require_share_or_default(std::string_view model, std::string_view field, double p) {
-  require(p == -1 || (p >= 0 && p < 1), model, "{} is {}; expected 0 <= p < 1, or -1: as dropout",
-          field, p);
-}
-
 std::string_view extend_table(std::string_view field, int64_t& rows, int64_t length) {
   if (rows >= length) return {};
   rows = length;
   return field;
-}
-
-void require_head(std::string_view model, const HeadOptions& head) {
-  require(head.z_loss >= 0, model, "z_loss is {}; expected 0 or more", head.z_loss);
-  require(head.soft_cap >= 0, model, "soft_cap is {}; expected 0 or more", head.soft_cap);
 }
 
 void require_no_memory(std::string_view model, const SegmentMemory& memory) {

@@ -112,36 +112,12 @@ DType compute_dtype(Precision precision, DType parameters);
 /// Returns p, or `otherwise` if p is -1 ("the same as that option").
 inline float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
 
-/// A field of a configuration, whose value has exactly this type.
-template <class T>
-struct Field {
-  Field(std::string_view field, std::same_as<T> auto x) : name(field), value(x) {}
-  std::string_view name;
-  T value;
-};
-
-/// Checks of configuration fields. They throw ValueError that names the model and the field.
-void require_positive(std::string_view model, std::string_view field, int64_t value);
-void require_positive(std::string_view model, std::initializer_list<Field<int64_t>> fields);
-/// Checks value <= 10,000: each of the counted objects takes host memory, even when its parameters
-/// do not.
-void require_count(std::string_view model, std::string_view field, int64_t value);
-void require_not_negative(std::string_view model, std::string_view field, int64_t value);
-/// Also refuses infinity and NaN.
-void require_not_negative(std::string_view model, std::string_view field, double value);
-void require_not_negative(std::string_view model, std::initializer_list<Field<int64_t>> fields);
-void require_not_negative(std::string_view model, std::initializer_list<Field<double>> fields);
-/// Checks that n_head >= 1 divides d_model; the message lists the values that do.
+/// Throws ValueError that names the model unless n_head divides d_model; the message lists the
+/// values that do.
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
-/// Checks 0 <= p < 1. The second one also accepts -1, which means "the same as another option".
-void require_share(std::string_view model, std::string_view field, double p);
-void require_share_or_default(std::string_view model, std::string_view field, double p);
 /// Extends a position table to at least `length` rows. Returns the name of the field if it grew,
 /// else an empty name.
 std::string_view extend_table(std::string_view field, int64_t& rows, int64_t length);
-/// Checks that no field is negative.
-void require_head(std::string_view model, const HeadOptions& head);
-
 /// Throws ValueError if a model that keeps no memory of earlier segments gets one.
 void require_no_memory(std::string_view model, const SegmentMemory& memory);
 

@@ -83,17 +83,8 @@ Scheme uniform_of(int64_t inputs) {
 }
 
 void check(const AdaptiveSpanConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"span_max", c.span_max}});
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  require_not_negative(kName, "d_head", c.d_head);
-  require_not_negative(kName, "trim", c.trim);
-  require_not_negative(kName, "persistent", c.persistent);
   require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
           "span_ramp is {}; expected 1 or more", c.span_ramp);
   require(c.span_init >= 0 && c.span_init <= 1, kName,
@@ -102,12 +93,6 @@ void check(const AdaptiveSpanConfig& c) {
           "span_init is 1; dynamic spans are below span_max, so expected less");
   require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
           c.pre_div);
-  require_not_negative(kName, "span_penalty", c.span_penalty);
-  require_not_negative(kName, "span_offset", c.span_offset);
-  require_not_negative(kName, "head_std", c.head_std);
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_head(kName, c.token_head);
 }
 
 DecoderOptions decoder_of(const AdaptiveSpanConfig& c) {

@@ -119,7 +119,7 @@ BigBirdPatterns::BigBirdPatterns(std::string model, const BigBirdBlocks& blocks,
       n_head_(n_head),
       causal_(causal) {
   const BigBirdBlocks& c = blocks_;
-  require_positive(model_, "block", c.block);
+  check_fields(model_, c);
   require(c.n_random >= 0 && c.n_random <= n_max, model_,
           "n_random is {}; expected 0 or more, and no more blocks than n_max = {} tokens",
           c.n_random, n_max);

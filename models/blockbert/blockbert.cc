@@ -88,7 +88,7 @@ std::vector<std::unique_ptr<Layer>> attention_of(const BlockBertConfig& c,
 std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
   const int64_t n = c.n_block;
   require(n >= 1 && n <= c.n_max, kName, "n_block is {}; expected 1 to n_max = {}", n, c.n_max);
-  require_not_negative(kName, "pad_to_multiple", c.pad_to_multiple);
+  check_fields(kName, c);
   std::vector<std::vector<int64_t>> pi;
   if (!c.permutations.empty()) {
     require(static_cast<int64_t>(c.permutations.size()) == c.n_head * n, kName,
@@ -103,7 +103,9 @@ std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
   if (counts.empty()) counts = {c.n_head};
   require(static_cast<int64_t>(counts.size()) <= n, kName,
           "heads_per_shift has {} shifts; n_block = {} allows at most that many", counts.size(), n);
-  for (const int64_t count : counts) require_not_negative(kName, "heads_per_shift", count);
+  for (const int64_t count : counts) {
+    require(count >= 0, kName, "heads_per_shift is {}; expected 0 or more", count);
+  }
   const int64_t heads = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   require(heads == c.n_head, kName, "heads_per_shift {} adds up to {}; expected n_head = {}",
           fmt::join(counts, ":"), heads, c.n_head);
@@ -120,7 +122,6 @@ BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
       config_(config),
       permutations_(block_permutations(config)) {
   patterns::permuted_blocks(config.n_block, permutations_);  // throws unless all are permutations
-  require_positive(kName, "columns", config.columns);
   require(config.columns <= config.stride, kName, "columns is {}; expected 1 to stride = {}",
           config.columns, config.stride);
   require(

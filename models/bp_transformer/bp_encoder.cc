@@ -67,13 +67,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 
 void check(const BpEncoderConfig& c) {
   require_tree_layers(kName, c);
-  require_positive(kName, "vocab", c.vocab);
-  require_not_negative(kName, "d_embed", c.d_embed);
-  require_not_negative(kName, "embed_std", c.embed_std);
-  require_not_negative(kName, "classes", c.classes);
-  require_not_negative(kName, "pair_classes", c.pair_classes);
-  require_not_negative(kName, "match_layers", c.match_layers);
-  require_count(kName, "match_layers", c.match_layers);
+  check_fields(kName, c);
   require(c.match_layers == 0 || c.pair_classes > 0, kName,
           "match_layers is {}; it needs pair_classes > 0", c.match_layers);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, kName, "mask_id is {}; expected -1 to {}",

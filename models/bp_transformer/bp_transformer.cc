@@ -68,9 +68,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 
 DecoderOptions decoder_of(const BpTransformerConfig& c) {
   require_tree_layers(kName, c);
-  require_positive(kName, "vocab", c.vocab);
-  require_not_negative(kName, "d_embed", c.d_embed);
-  require_not_negative(kName, "embed_std", c.embed_std);
+  check_fields(kName, c);
   require(!c.tie_embedding || c.d_embed == 0 || c.d_embed == c.d_model, kName,
           "d_embed is {} and d_model {}; set tie_embedding to false, or d_embed to 0", c.d_embed,
           c.d_model);

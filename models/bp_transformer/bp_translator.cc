@@ -62,11 +62,9 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 
 void check(const BpTranslatorConfig& c) {
   require_tree_layers(kName, c);
-  require_positive(kName, "vocab", c.vocab);
-  require_not_negative(kName, "embed_std", c.embed_std);
+  check_fields(kName, c);
   require(c.sentence_end >= -1 && c.sentence_end < c.vocab, kName,
           "sentence_end is {}; expected -1 to {}", c.sentence_end, c.vocab - 1);
-  require_share(kName, "label_smoothing", c.label_smoothing);
 }
 
 void require_tokens(const char* name, const Tensor& tokens) {

@@ -16,21 +16,9 @@
 namespace longspan {
 
 void require_tree_layers(std::string_view model, const TreeLayersConfig& c) {
-  require_positive(model, {{"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"k", c.k}});
-  require_count(model, "n_layer", c.n_layer);
-  require_count(model, "k", c.k);
+  check_fields(model, c);
   require_heads(model, c.d_model, c.n_head);
   require(c.clip >= 0 && c.clip < 64, model, "clip is {}; expected 0 to 63", c.clip);
-  require_not_negative(model, "norm_eps", c.norm_eps);
-  require_share(model, "dropout", c.dropout);
-  require_share_or_default(model, "dropout_in", c.dropout_in);
-  require_share_or_default(model, "dropout_attn", c.dropout_attn);
-  require_share_or_default(model, "dropout_out", c.dropout_out);
-  require_head(model, c.token_head);
 }
 
 Stack tree_stack(const TreeLayersConfig& c, bool cross, const Init& init) {

@@ -75,19 +75,8 @@ int64_t head_width(const CompressiveConfig& c) {
 }
 
 void check(const CompressiveConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"mem_len", c.mem_len},
-                           {"rate", c.rate},
-                           {"segment", c.segment},
-                           {"dilation", c.dilation}});
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  require_not_negative(
-      kName, {{"d_head", c.d_head}, {"compressed_len", c.compressed_len}, {"clamp", c.clamp}});
   for (size_t i = 0; i < c.memory_layers.size(); ++i) {
     const int64_t layer = c.memory_layers[i], least = i == 0 ? 0 : c.memory_layers[i - 1] + 1;
     require(layer >= least && layer < c.n_layer, kName,
@@ -96,12 +85,6 @@ void check(const CompressiveConfig& c) {
   }
   require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
           c.d_model);
-  require_not_negative(kName, "init_std", c.init_std);
-  require_not_negative(kName, "embed_std", c.embed_std);
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_share(kName, "dropout_attn", c.dropout_attn);
-  require_head(kName, c.token_head);
 }
 
 /// The largest distance that positions tell apart.

@@ -97,26 +97,8 @@ LinkedBlock make_block(const EtcConfig& c, const Init& init) {
 }  // namespace
 
 void check(const EtcConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"n_long", c.n_long},
-                           {"n_global", c.n_global},
-                           {"max_distance", c.max_distance}});
-  require_count(kName, "n_layer", c.n_layer);
-  require_count(kName, "phrases", c.phrases);
-  require_count(kName, "relations", c.relations);
-  require_not_negative(kName, {{"radius", c.radius},
-                               {"n_random", c.n_random},
-                               {"block", c.block},
-                               {"d_embed", c.d_embed},
-                               {"n_positions", c.n_positions},
-                               {"global_features", c.global_features},
-                               {"classes", c.classes},
-                               {"global_tags", c.global_tags},
-                               {"phrases", c.phrases}});
+  check_fields(kName, c);
+  require(c.n_random >= 0, kName, "n_random is {}; expected 0 or more", c.n_random);
   require_heads(kName, c.d_model, c.n_head);
   require(c.relations == 0 || c.relations >= 2 * c.max_distance + 4, kName,
           "relations is {}; expected 2 max_distance + 4 = {} or more, or 0: as many", c.relations,
@@ -128,15 +110,8 @@ void check(const EtcConfig& c) {
     require(id >= 0 && id < c.vocab, kName, "{} is {}; expected 0 to vocab - 1 = {}", name, id,
             c.vocab - 1);
   }
-  require_not_negative(
-      kName,
-      {{"mlm_weight", c.mlm_weight}, {"cpc_weight", c.cpc_weight}, {"init_std", c.init_std}});
   require(!c.global_positions || c.n_positions > 0, kName,
           "global_positions needs n_positions > 0, the rows of their table");
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_head(kName, c.token_head);
-  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
 }
 
 EtcAttention::EtcAttention(const EtcConfig& config, const Init& init) : config_(config) {

@@ -98,13 +98,8 @@ void check_spans(const ExpireSpanConfig& c) {
           "span_ramp is {}; expected 1 or more", c.span_ramp);
   require(c.span_init > 0 && c.span_init < 1, kName,
           "span_init is {}; expected a share of span_max between 0 and 1", c.span_init);
-  require_not_negative(kName, "span_penalty", c.span_penalty);
   require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
           c.pre_div);
-  require_not_negative(kName, {{"always_keep", c.always_keep},
-                               {"positions", c.positions},
-                               {"max_memory", c.max_memory},
-                               {"phantom_zero_memory", c.phantom_zero_memory}});
   const int64_t newest = std::max(c.positions, c.always_keep);
   require(c.max_memory == 0 || c.max_memory >= newest, kName,
           "max_memory is {}; expected 0, or at least positions = {} and always_keep = {}",
@@ -112,25 +107,13 @@ void check_spans(const ExpireSpanConfig& c) {
 }
 
 void check(const ExpireSpanConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"span_max", c.span_max}});
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  require_not_negative(kName, "d_head", c.d_head);
   check_spans(c);
-  require_not_negative(kName, "head_std", c.head_std);
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_share(kName, "layer_drop", c.layer_drop);
   require(c.layer_drop == 0 || !is_reversible(c.memory), kName,
           "layer_drop is {}, but reversible layers are never left out; set one of layer_drop and "
           "memory to its default",
           c.layer_drop);
-  require_head(kName, c.token_head);
 }
 
 DecoderOptions decoder_of(const ExpireSpanConfig& c) {

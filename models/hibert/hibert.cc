@@ -72,16 +72,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 }
 
 void check_config(const HibertConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"decoder_layers", c.decoder_layers},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff}});
-  require_count(kName, "n_layer", c.n_layer);
-  require_count(kName, "document_layers", c.document_layers);
-  require_count(kName, "decoder_layers", c.decoder_layers);
-  require_not_negative(kName, "document_layers", c.document_layers);
-  require_not_negative(kName, "labels", c.labels);
+  check_fields(kName, c);
   require_heads(kName, c.d_model, c.n_head);
   require(c.d_model >= 4 && c.d_model % 2 == 0, kName,
           "d_model is {}; expected an even number from 4 on, half of it sines", c.d_model);
@@ -95,10 +86,6 @@ void check_config(const HibertConfig& c) {
   require(c.labels != 1, kName, "labels is 1; expected 0, or 2 or more classes");
   require(c.smoothing >= 0 && c.smoothing <= 1, kName, "smoothing is {}; expected 0 to 1",
           c.smoothing);
-  require_not_negative(kName, "head_std", c.head_std);
-  require_share(kName, "dropout", c.dropout);
-  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
-  require_head(kName, c.token_head);
 }
 
 /// In LayerContext::own: the row of encoder_output that belongs to each row of x, i64 [L]. Without

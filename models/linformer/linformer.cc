@@ -62,8 +62,7 @@ void check(const LinformerConfig& c) {
   require(!c.causal, kName,
           "causal is true; expected false: a projected row mixes all positions, so that a mask "
           "cannot hide later ones");
-  require_count(kName, "n_layer", c.n_layer);
-  require_positive(kName, "n_max", c.n_max);
+  check_fields(kName, c);
   require_heads(kName, c.d_model, c.n_head);
   require(!c.r.empty(), kName, "r is empty; expected a projected length, or one for each layer");
   for (const int64_t r : c.r) {

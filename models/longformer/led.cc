@@ -51,9 +51,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 }
 
 std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
-  require_positive(kName, "n_layer", c.n_layer);
-  require_count(kName, "n_layer", c.n_layer);
-  require_positive(kName, "n_head", c.n_head);
+  check_fields(kName, c);
   require_heads(kName, c.d_model, c.n_head);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {

@@ -88,7 +88,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 
 std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
                                                      const std::function<Init(int64_t)>& init) {
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     layers.push_back(

@@ -75,22 +75,12 @@ int64_t dilated_heads(const LongformerLMConfig& c) {
 }
 
 void check(const LongformerLMConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff}});
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   require_heads(kName, c.d_model, c.n_head);
   for (int64_t i = 0; i < c.n_layer; ++i) {
     window_reach(kName, "window", window_of(c, i), dilation_of(c, i));
   }
   dilated_heads(c);
-  require_not_negative(kName, "init_std", c.init_std);
-  require_not_negative(kName, "embed_std", c.embed_std);
-  require_share(kName, "dropout", c.dropout);
-  require_head(kName, c.token_head);
-  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
 }
 
 /// The distance of the furthest key that a row of layer i attends to.

@@ -81,21 +81,8 @@ std::string_view ReformerConfig::extend_positions(int64_t length) {
 }
 
 void ReformerConfig::check() const {
-  require_positive(kName, {{"vocab", vocab},
-                           {"n_layer", n_layer},
-                           {"n_head", n_head},
-                           {"d_model", d_model},
-                           {"d_ff", d_ff},
-                           {"n_max", n_max},
-                           {"rounds", rounds},
-                           {"chunk", chunk},
-                           {"local_chunk", local_keys()}});
-  require_count(kName, "n_layer", n_layer);
-  require_not_negative(kName, {{"d_head", d_head},
-                               {"look_back", look_back},
-                               {"look_ahead", look_ahead},
-                               {"local_back", local_back},
-                               {"local_ahead", local_ahead}});
+  check_fields(kName, *this);
+  require(local_keys() >= 1, kName, "local_chunk is {}; expected 1 or more", local_keys());
   require(d_head > 0 || d_model % n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", d_model, n_head);
   require(full_below >= -1, kName, "full_below is {}; expected tokens, 0, or -1: by itself",
@@ -112,11 +99,6 @@ void ReformerConfig::check() const {
           "position_shape holds {} positions; expected n_max = {} or more", places, n_max);
   require(position_widths.empty() || width == d_model, kName,
           "position_widths are {} together; expected d_model = {}", width, d_model);
-  require(norm_eps > 0, kName, "norm_eps is {}; expected more than 0", norm_eps);
-  require_share(kName, "dropout", dropout);
-  require_head(kName, token_head);
-  require_share(kName, "dropout_attn", dropout_attn);
-  require_share(kName, "dropout_local", dropout_local);
   layer_kinds();
   require(memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", memory.chunks);
   require<NotImplemented>(

@@ -78,18 +78,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 }
 
 void check(const RoutingConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"clusters", c.clusters},
-                           {"window", c.window},
-                           {"local_block", c.local_block}});
-  require_count(kName, "n_layer", c.n_layer);
-  require_not_negative(kName, "local_heads", c.local_heads);
-  require_not_negative(kName, "routing_heads", c.routing_heads);
-  require_not_negative(kName, "d_head", c.d_head);
-  require_not_negative(kName, "d_embed", c.d_embed);
+  check_fields(kName, c);
   require(c.heads() >= 1, kName, "local_heads and routing_heads are 0; expected a head");
   if (c.d_head == 0) require_heads(kName, c.d_model, c.heads());
   require(c.routing_layers >= -1 && c.routing_layers <= c.n_layer, kName,
@@ -102,15 +91,6 @@ void check(const RoutingConfig& c) {
   require(c.norm_eps > 0 && c.qk_norm_eps > 0, kName,
           "norm_eps is {} and qk_norm_eps is {}; expected more than 0", c.norm_eps, c.qk_norm_eps);
   require(c.decay >= 0 && c.decay <= 1, kName, "decay is {}; expected 0 to 1", c.decay);
-  require_not_negative(kName, {{"scatter_eps", c.scatter_eps},
-                               {"reseed_below", c.reseed_below},
-                               {"commitment", c.commitment},
-                               {"init_std", c.init_std},
-                               {"embed_std", c.embed_std},
-                               {"head_std", c.head_std}});
-  require_share(kName, "dropout", c.dropout);
-  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
-  require_head(kName, c.token_head);
 }
 
 Scheme normal_or_default(double deviation) {

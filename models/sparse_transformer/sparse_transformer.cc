@@ -39,14 +39,7 @@ bool can_merge(const std::vector<IndexSet>& sets) {
 }
 
 void check(const SparseTransformerConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"n_max", c.n_max},
-                           {"stride", c.stride}});
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   require_heads(kName, c.d_model, c.n_head);
   const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);
   require(width >= 1 && width == std::floor(width), kName,
@@ -71,9 +64,6 @@ void check(const SparseTransformerConfig& c) {
   require(c.norm_eps > 0 && c.final_norm_eps > 0, kName,
           "norm_eps is {} and final_norm_eps {}; expected more than 0", c.norm_eps,
           c.final_norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_head(kName, c.token_head);
-  require_not_negative(kName, "embed_std", c.embed_std);
 }
 
 /// Sec. 6 of the paper; SparseInit lists the two readings of its deviation.

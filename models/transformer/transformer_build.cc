@@ -39,22 +39,7 @@ Scheme token_scheme(const TransformerConfig& c) {
 }
 
 void check(const TransformerConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff},
-                           {"n_max", c.n_max},
-                           {"n_target", c.n_target}});
-  require_count(kName, "n_layer", c.n_layer);
-  require_count(kName, "n_target", c.n_target);
-  require_not_negative(kName, {{"d_head", c.d_head},
-                               {"d_embed", c.d_embed},
-                               {"source_vocab", c.source_vocab},
-                               {"position_offset", c.position_offset},
-                               {"source_n_max", c.source_n_max},
-                               {"token_types", c.token_types},
-                               {"classes", c.classes}});
+  check_fields(kName, c);
   require(c.position_offset == 0 || c.positions == Positions::learned, kName,
           "position_offset needs positions = learned");
   require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,
@@ -69,9 +54,6 @@ void check(const TransformerConfig& c) {
   require(!c.sparse_probabilities() || (c.local != Locality::block && !c.couple), kName,
           "alpha > 1 and learn_alpha are not for local = block and couple");
   require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_not_negative(kName, "init_std", c.init_std);
-  require_not_negative(kName, "embed_std", c.embed_std);
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
   require(c.local == Locality::none || c.window >= 1, kName,
@@ -91,14 +73,6 @@ void check(const TransformerConfig& c) {
           "layer_loss and n_target > 1 have classifiers over all tokens; leave out cutoffs");
   require(c.cutoffs.empty() || c.label_smoothing == 0, kName,
           "label_smoothing is for one softmax over all tokens; leave it at 0 or leave out cutoffs");
-  require_not_negative(kName, "target_weight", c.target_weight);
-  require_share(kName, "label_smoothing", c.label_smoothing);
-  require_share(kName, "dropout", c.dropout);
-  require_head(kName, c.token_head);
-  require_share(kName, "dropout_token", c.dropout_token);
-  require_share_or_default(kName, "dropout_emb", c.dropout_emb);
-  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
-  require_share_or_default(kName, "dropout_ffn_act", c.dropout_ffn_act);
 }
 
 DecoderOptions decoder_of(const TransformerConfig& c) {

@@ -68,26 +68,12 @@ int64_t head_width(const TransformerXLConfig& c) {
 }
 
 void check(const TransformerXLConfig& c) {
-  require_positive(kName, {{"vocab", c.vocab},
-                           {"n_layer", c.n_layer},
-                           {"n_head", c.n_head},
-                           {"d_model", c.d_model},
-                           {"d_ff", c.d_ff}});
-  require_count(kName, "n_layer", c.n_layer);
+  check_fields(kName, c);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  require_not_negative(
-      kName,
-      {{"d_head", c.d_head}, {"mem_len", c.mem_len}, {"window", c.window}, {"clamp", c.clamp}});
   require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
           c.d_model);
   require(!c.phantom_zero_memory || c.mem_len > 0, kName,
           "phantom_zero_memory needs a memory; set mem_len");
-  require_not_negative(kName, "init_std", c.init_std);
-  require_not_negative(kName, "embed_std", c.embed_std);
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_share(kName, "dropout_attn", c.dropout_attn);
-  require_head(kName, c.token_head);
 }
 
 /// The largest distance that positions tell apart.

@@ -67,7 +67,7 @@ class MemoryTracker {
 /// Returns the tracker of a device. Throws DeviceError if the device does not exist.
 MemoryTracker& memory_tracker(Device device = {});
 
-/// Sets the most bytes that the arena may take from the system; 0 means all memory of the machine.
+/// Sets the maximum of bytes that the arena may take from the system; 0: all memory of the machine.
 /// Allocations beyond the limit throw OutOfMemory with the tracker's table.
 void set_memory_limit(Device device, int64_t bytes);
 /// Returns the limit of a device, or its memory size if none is set; 0 if blocks have no bytes.

@@ -23,8 +23,8 @@ struct Split {
   /// Parses "90/5/5". Throws ValueError unless the text has three numbers from 0 on that add up to
   /// 100.
   static Split parse(std::string_view text);
-  /// Returns where the first two splits of `size` tokens end: floor(share * size / 100) of the
-  /// cumulative shares.
+  /// Returns where the first two splits of `size` tokens end: floor(p * size / 100), p the sum of
+  /// their percentages.
   std::array<int64_t, 2> cuts(int64_t size) const;
   friend bool operator==(const Split&, const Split&) = default;
 };

@@ -62,7 +62,7 @@ Batch stack_segment(std::span<const Sample> samples, int64_t segment, int64_t le
 
 /// The sizes of a task's samples.
 struct SampleShape {
-  int64_t length = 0;      ///< most tokens of a sample
+  int64_t length = 0;      ///< maximum tokens of a sample
   int64_t vocabulary = 0;  ///< all tokens, and targets that are tokens, are smaller
   /// Targets of every sample that are scored; -1 if samples differ.
   int64_t scored = -1;

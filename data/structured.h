@@ -27,8 +27,8 @@ std::vector<Sentence> split_sentences(std::span<const uint8_t> text, int64_t lon
 struct StructuredOptions {
   int64_t n_long = 512;                    ///< bytes of a window
   int64_t paragraphs = 7, sentences = 24;  ///< maximum number of each in a window
-  double word_share = 0.15;                ///< masked share of the bytes in the other sentences
-  double sentence_share = 0.1;             ///< share of the sentences that are masked completely
+  double word_share = 0.15;     ///< fraction of the bytes that is masked in the other sentences
+  double sentence_share = 0.1;  ///< fraction of the sentences that is masked completely
   int64_t mask_token = 256;
   /// The globals that own a byte: 1: its sentence; 2: and its paragraph; 3: and the document.
   int64_t owners = 1;

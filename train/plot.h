@@ -46,7 +46,8 @@ struct HeatMap {
 /// Throws IoError, ValueError if x and y differ in length or there is nothing to draw.
 void write_line_plot(const std::string& path, const LinePlot& plot);
 
-/// Writes a picture, SVG or PNG as above. Throws IoError, ValueError if sizes do not fit.
+/// Writes a picture in the format that the end of the path names (write_line_plot()). Throws
+/// IoError, ValueError if sizes do not fit.
 void write_heat_map(const std::string& path, const HeatMap& map);
 
 /// Draws the loss curve of a run over "step", from the rows of a metrics.jsonl: "loss" (nats per

@@ -45,7 +45,7 @@ struct Constant {
 struct Cosine {
   double peak = 1e-3;
   int64_t warmup = 0, steps = 0;
-  double floor = 0;  ///< share of the peak
+  double floor = 0;  ///< the last rate, as a fraction of the peak
   double operator()(int64_t step) const { return at(step, schedule_progress(step, warmup, steps)); }
   /// The rate at a step that is `t` of the way along, in [0, 1].
   double at(int64_t step, double t) const {
@@ -58,7 +58,7 @@ struct Cosine {
 struct LinearDecay {
   double peak = 1e-3;
   int64_t warmup = 0, steps = 0;
-  double floor = 0;  ///< share of the peak
+  double floor = 0;  ///< the last rate, as a fraction of the peak
   double operator()(int64_t step) const { return at(step, schedule_progress(step, warmup, steps)); }
   /// The rate at a step that is `t` of the way along, in [0, 1].
   double at(int64_t step, double t) const {

@@ -34,7 +34,7 @@ struct StepMemory {
   /// The same for what a run does between steps, if it was measured: validation and pictures.
   int64_t evaluation_peak = 0, picture_peak = 0;
   Usage at_peak;        ///< per category, at the moment of the largest peak
-  int64_t layouts = 0;  ///< of attention, as above
+  int64_t layouts = 0;  ///< of attention: all that the step asks for
   /// Bytes that a recorded step reserves permanently, included in all peaks; 0: not recorded.
   int64_t graph = 0;
   /// Multiply-accumulates of the forward pass, and those that backward recomputes.
@@ -106,7 +106,7 @@ std::string bytes_text(int64_t bytes);
 /// naming `what`.
 int64_t parse_bytes(std::string_view text, std::string_view what = "bytes");
 
-/// A number of bytes in the text form of options and configurations: as above, or 0.
+/// A number of bytes in the text form of options and configurations: that of parse_bytes(), or 0.
 struct ByteSize {
   static constexpr std::string_view expected =
       "a size such as 20MiB, 64K, 4GB or 65536 (K and KiB are 1024 bytes, KB is 1000)";

@@ -14,7 +14,7 @@
 /// those of the earlier sets.
 namespace longspan::cuda {
 
-/// The lse of two softmax results over disjoint key sets, and the share of each.
+/// The lse of two softmax results over disjoint key sets, and the weight of each.
 template <class A>
 struct JoinedParts {
   A lse, before, part;

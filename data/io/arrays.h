@@ -34,8 +34,8 @@ struct NumpyArray {
 /// dtypes, and Fortran order.
 std::vector<NumpyArray> read_numpy(const std::string& path);
 /// Reads the arrays with these names from an .npz file, in this order; others are neither
-/// decompressed nor checked. Throws IoError as above, and if a name is missing, with the names in
-/// the file.
+/// decompressed nor checked. Throws IoError as read_numpy(path) does, and if a name is missing,
+/// with the names in the file.
 std::vector<NumpyArray> read_numpy(const std::string& path,
                                    std::span<const std::string_view> names);
 

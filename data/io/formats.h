@@ -68,7 +68,8 @@ struct Pictures {
 /// Throws IoError that names `path` unless the file holds whole records.
 Pictures read_cifar(std::span<const uint8_t> bytes, const std::string& path);
 
-/// Reads raw bytes of shape [N, width, width, 3]. Throws IoError as above.
+/// Reads raw bytes of shape [N, width, width, 3]. Throws IoError that names `path` unless
+/// the file holds whole pictures.
 Pictures read_pixels(std::span<const uint8_t> bytes, int64_t width, const std::string& path);
 
 /// An article and its summary, as lists of sentences.

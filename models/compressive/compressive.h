@@ -127,7 +127,7 @@ class Compressive final : public CausalDecoder, public Remarks {
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   std::string remark(int64_t length) const override;
 
-  /// Returns [N, T] f64: the share of its attention that each layer gives to each of the T keys
+  /// Returns [N, T] f64: the fraction of its attention that each layer gives to each of the T keys
   /// [cm; m; h] of the segment after `memory`, a mean over samples, heads and rows. Rows sum to 1;
   /// layers without memories give nothing to cm and m.
   Tensor attention_shares(const Tensor& tokens, const SegmentMemory& memory) const;

@@ -14,7 +14,7 @@
 namespace longspan {
 
 /// The Routing Transformer \cite roy2021 . Groups of k w tokens in all may hold more or fewer than
-/// the L of a sequence; remark() says what share of a sequence they can cover.
+/// the L of a sequence; remark() says what fraction of a sequence they can cover.
 struct RoutingConfig {
   int64_t vocab = 256, n_layer = 4, d_model = 128, d_ff = 256;
   /// Width of the token table, which a dense layer follows; unless it is d_model, one comes before

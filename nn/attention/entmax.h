@@ -22,7 +22,7 @@ class EntmaxAttention final : public MultiHead {
   void visit(Visitor& v) override;
   /// [H], differentiable if it is learned, else of one element, f64.
   Tensor alpha() const;
-  /// Returns for the rows x [B, L, D] which share of the keys that it sees each head uses: [B, H,
+  /// Returns for the rows x [B, L, D] what fraction of the keys that it sees each head uses: [B, H,
   /// L].
   Tensor density(const Tensor& x, const LayerContext& ctx) const;
 

@@ -50,7 +50,7 @@ class LshAttention : public Layer {
   LshAttention(const LshAttentionOptions& options, const Init& init);
 
   /// x [B, L, D] -> [B, L, D]. Decoding appends q and v of x to those in ctx.memory, and ids to
-  /// those in ctx.choices; the result holds all ids. A prompt is attended to as above. Each later
+  /// those in ctx.choices; the result holds all ids. A prompt is hashed as in one pass. Each later
   /// token attends to the last (1 + a + z) m tokens before it in sorted order, only of its own
   /// bucket with same_bucket, in any round. This equals a single pass over all tokens if attention
   /// is causal with same_bucket and no bucket has more than m tokens; otherwise it selects other

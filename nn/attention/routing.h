@@ -88,10 +88,11 @@ class RoutingAttention : public Layer {
   RoutingAttention(const RoutingOptions& options, const Init& init);
 
   /// x [B, L, D] -> [B, L, D]. Decoding appends keys and values of x to those in ctx.memory, and
-  /// updates the groups of all tokens so far. A prompt is attended to as above. With argmax_recent
-  /// decoding equals one pass over all tokens. With topw each later token joins the groups that it
-  /// would be in if it were the last one: not the groups of one pass, but those that a model can
-  /// know. Throws ShapeError, DTypeError; GradientError when decoding with recording on.
+  /// updates the groups of all tokens so far. A prompt is grouped as in one pass. With
+  /// argmax_recent decoding equals one pass over all tokens. With topw each later token joins the
+  /// groups that it would be in if it were the last one: not the groups of one pass, but those that
+  /// a model can know. Throws ShapeError, DTypeError; GradientError when decoding with recording
+  /// on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;

@@ -84,7 +84,7 @@ AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& 
 /// A row that sees no key in a part takes nothing from that part; one that sees no key at all gets
 /// out = 0, lse = -inf and no gradient.
 ///   parts    at least one; out [B, H, L, dv] and lse [B, H, L] of one shape and dtype each
-///   returns  the same shapes; in 16 bits the shares are rounded to the dtype of out
+///   returns  the same shapes; in 16 bits the weights of the parts are rounded to the dtype of out
 ///   saves    the parts, their weights in each row, and a few tensors of lse's shape
 ///   throws   ValueError without parts, ShapeError, DTypeError, DeviceError
 /// Dropout needs no special care: lse is that of the scores before dropout.

@@ -15,7 +15,7 @@ struct EdgeLayout : kernels::EdgeTablesOf<Tensor> {
   int64_t n_rows = 0, n_keys = 0;  ///< all rows and keys are smaller
   int64_t n_labels = 0;            ///< all labels are smaller
   int64_t pairs = 0;               ///< edges: rows with each of their keys
-  /// The most keys and labels of a block whose rows are computed together.
+  /// The maximum number of keys and labels of a block whose rows are computed together.
   int64_t block_keys = 0, block_labels = 0;
   /// Rows of strips in the making at once, at most, and pieces of those that have several.
   int64_t strip_slots = 0, strip_pieces = 0;

@@ -83,12 +83,12 @@ Scheme uniform_of(int64_t inputs) {
 }
 
 void check(const AdaptiveSpanConfig& c) {
+  require(c.span_init >= 0 && c.span_init <= 1, kName,
+          "span_init is {}; expected 0 to 1, a share of span_max", c.span_init);
   check_fields(kName, c);
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
   require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
           "span_ramp is {}; expected 1 or more", c.span_ramp);
-  require(c.span_init >= 0 && c.span_init <= 1, kName,
-          "span_init is {}; expected 0 to 1, a share of span_max", c.span_init);
   require(!c.dynamic || c.span_init < 1, kName,
           "span_init is 1; dynamic spans are below span_max, so expected less");
   require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",

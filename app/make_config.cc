@@ -187,10 +187,14 @@ RunConfig make_config(const Settings& settings) {
   return c;
 }
 
-std::string fill_sizes(RunConfig& c, const Settings& settings) try {
+std::string fill_sizes(RunConfig& c, const Settings& settings) {
   if (!c.start.from.empty()) return {};  // sizes are those of the other run
-  const auto model = c.model->build(Init{.meta = true});
-  const TaskSizes sizes = c.of_task->sizes(c, *model);
+  TaskSizes sizes;
+  try {
+    sizes = c.of_task->sizes(c, *c.model->build(Init{.meta = true}));
+  } catch (const Error&) {  // whoever builds the model or opens the data says what is wrong
+    return {};
+  }
   const Json fields = to_json(*c.model);
   std::string remark;
   const auto fill = [&](const std::string& field, const auto& wrong, const Json& value,
@@ -218,8 +222,6 @@ std::string fill_sizes(RunConfig& c, const Settings& settings) try {
         fmt::format("the head that {} trains", c.task));
   }
   return remark;
-} catch (const Error&) {  // whoever builds the model or opens the data says what is wrong
-  return {};
 }
 
 Settings with_task_of_model(Settings settings) {

@@ -23,25 +23,30 @@ std::string Range::expected(double value) const {
 }
 
 template <class T>
-void FieldChecker::check(std::string_view name, T value) {
+void RangedFields::take(std::string_view name, T value) {
   const std::optional<Range> range = std::exchange(range_, {});
-  const auto number = static_cast<double>(value);
-  if (!range || range->contains(number)) return;
-  fail(owner_, "{} is {}; expected {}", name, value, range->expected(number));
+  if (!range) return;
+  number({name, static_cast<double>(value), fmt::format("{}", value), std::is_integral_v<T>},
+         *range);
 }
 
-template void FieldChecker::check(std::string_view, int64_t);
-template void FieldChecker::check(std::string_view, uint64_t);
-template void FieldChecker::check(std::string_view, float);
-template void FieldChecker::check(std::string_view, double);
-
-void FieldChecker::field(std::string_view name, std::vector<int64_t>& values) {
+void RangedFields::field(std::string_view name, std::vector<int64_t>& values) {
   const std::optional<Range> range = std::exchange(range_, {});
   for (const int64_t value : values) {
     range_ = range;
-    check(name, value);
+    take(name, value);
   }
   range_ = {};
+}
+
+template void RangedFields::take(std::string_view, int64_t);
+template void RangedFields::take(std::string_view, uint64_t);
+template void RangedFields::take(std::string_view, float);
+template void RangedFields::take(std::string_view, double);
+
+void FieldChecker::number(const Number& n, const Range& range) {
+  if (range.contains(n.value)) return;
+  fail(owner_, "{} is {}; expected {}", n.name, n.text, range.expected(n.value));
 }
 
 }  // namespace longspan

@@ -126,32 +126,52 @@ class Fields {
   }
 };
 
-/// Checks fields against their ranges; used by check_fields().
-class FieldChecker final : public Fields {
+/// Visits the numbers whose range is declared, each of a list's.
+class RangedFields : public Fields {
  public:
-  explicit FieldChecker(std::string_view owner) : owner_(owner) {}
+  void within(const Range& range) final { range_ = range; }
+  void field(std::string_view, bool&) final {}
+  void field(std::string_view name, int64_t& value) final { take(name, value); }
+  void field(std::string_view name, uint64_t& value) final { take(name, value); }
+  void field(std::string_view name, float& value) final { take(name, value); }
+  void field(std::string_view name, double& value) final { take(name, value); }
+  void field(std::string_view, std::string&) final {}
+  void field(std::string_view name, std::vector<int64_t>& values) final;
+  void field(std::string_view, std::vector<std::string>&) final {}
+  void choice(std::string_view, int&, std::span<const std::string_view>) final {}
+  void written(std::string_view, std::string&, bool (*)(std::string_view), std::string_view) final {
+  }
+  void enter(std::string_view name) final { sections_.emplace_back(name); }
+  void leave() final { sections_.pop_back(); }
 
-  void within(const Range& range) override { range_ = range; }
-  void field(std::string_view, bool&) override {}
-  void field(std::string_view name, int64_t& value) override { check(name, value); }
-  void field(std::string_view name, uint64_t& value) override { check(name, value); }
-  void field(std::string_view name, float& value) override { check(name, value); }
-  void field(std::string_view name, double& value) override { check(name, value); }
-  void field(std::string_view, std::string&) override {}
-  void field(std::string_view name, std::vector<int64_t>& values) override;
-  void field(std::string_view, std::vector<std::string>&) override {}
-  void choice(std::string_view, int&, std::span<const std::string_view>) override {}
-  void written(std::string_view, std::string&, bool (*)(std::string_view),
-               std::string_view) override {}
-  void enter(std::string_view) override {}
-  void leave() override {}
+ protected:
+  struct Number {
+    std::string_view name;
+    double value;
+    std::string text;  ///< the value in the fewest digits
+    bool whole;        ///< whether its type is one of integers
+  };
+  virtual void number(const Number& number, const Range& range) = 0;
+  /// The nested configurations around the number, from the outermost on.
+  const std::vector<std::string>& sections() const { return sections_; }
 
  private:
   template <class T>
-  void check(std::string_view name, T value);
+  void take(std::string_view name, T value);
+
+  std::optional<Range> range_;  // of the next field
+  std::vector<std::string> sections_;
+};
+
+/// Checks fields against their ranges; used by check_fields().
+class FieldChecker final : public RangedFields {
+ public:
+  explicit FieldChecker(std::string_view owner) : owner_(owner) {}
+
+ private:
+  void number(const Number& number, const Range& range) override;
 
   std::string_view owner_;
-  std::optional<Range> range_;  // of the next field
 };
 
 /// Throws ValueError that names the owner and the field if one is outside its range.

@@ -382,25 +382,17 @@ std::string to_toml(const Json& values, std::span<const Key> keys) {
   return out;
 }
 
-template <class T>
-void RangeChecker::check(std::string_view name, T value) {
-  const std::optional<Range> range = std::exchange(range_, {});
-  const auto number = static_cast<double>(value);
-  if (!range || range->contains(number)) return;
-  if (!sections_.empty() && sections_.front() == except_) return;
+void RangeChecker::number(const Number& n, const Range& range) {
+  if (range.contains(n.value)) return;
+  if (!sections().empty() && sections().front() == except_) return;
   std::string key;
-  for (const std::string& section : sections_) key += section + ".";
-  key += name;
+  for (const std::string& section : sections()) key += section + ".";
+  key += n.name;
   const Setting* const from = last_setting(settings_, key);
-  fail("config", "{} is {}{}: expected {}", key, to_string(Json(value)),
+  fail("config", "{} is {}{}: expected {}", key, n.whole ? n.text : to_string(Json(n.value)),
        from == nullptr || from->text ? "" : fmt::format(" ({})", from->origin),
-       range->expected(number));
+       range.expected(n.value));
 }
-
-template void RangeChecker::check(std::string_view, int64_t);
-template void RangeChecker::check(std::string_view, uint64_t);
-template void RangeChecker::check(std::string_view, float);
-template void RangeChecker::check(std::string_view, double);
 
 std::vector<Flag> flags_of(const Json& values) {
   std::vector<Flag> flags;

@@ -174,34 +174,16 @@ std::vector<Key> keys_of(Config& config) {
 std::string to_toml(const Json& values, std::span<const Key> keys = {});
 
 /// Checks numbers against the ranges of their fields; used by check_ranges() below.
-class RangeChecker final : public Fields {
+class RangeChecker final : public RangedFields {
  public:
   RangeChecker(const Settings& settings, std::string_view except)
       : settings_(settings), except_(except) {}
 
-  void within(const Range& range) override { range_ = range; }
-  void field(std::string_view, bool&) override {}
-  void field(std::string_view name, int64_t& value) override { check(name, value); }
-  void field(std::string_view name, uint64_t& value) override { check(name, value); }
-  void field(std::string_view name, float& value) override { check(name, value); }
-  void field(std::string_view name, double& value) override { check(name, value); }
-  void field(std::string_view, std::string&) override {}
-  void field(std::string_view, std::vector<int64_t>&) override { range_ = {}; }
-  void field(std::string_view, std::vector<std::string>&) override {}
-  void choice(std::string_view, int&, std::span<const std::string_view>) override {}
-  void written(std::string_view, std::string&, bool (*)(std::string_view),
-               std::string_view) override {}
-  void enter(std::string_view name) override { sections_.emplace_back(name); }
-  void leave() override { sections_.pop_back(); }
-
  private:
-  template <class T>
-  void check(std::string_view name, T value);
+  void number(const Number& number, const Range& range) override;
 
   const Settings& settings_;
   std::string_view except_;
-  std::optional<Range> range_;  // of the next field
-  std::vector<std::string> sections_;
 };
 
 /// Throws ValueError that names key, given and expected value if a number is outside the range of

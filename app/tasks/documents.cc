@@ -74,10 +74,14 @@ bool DocumentTask::suits(const LanguageModel& model) const {
 }
 
 void DocumentTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
-  require(suits(model), "task",
-          "{} has documents and summaries, and {} reads one sequence; choose an encoder-decoder "
-          "such as led or transformer:base, or hibert, which finds the sentences of a summary{}",
-          c.task, c.model_name, others_with<WritesSequences>(c, model));
+  if (!suits(model)) {
+    refuse_without<WritesSequences>(
+        c, model,
+        fmt::format("{} has documents and summaries, and {} reads one sequence; choose an "
+                    "encoder-decoder such as led or transformer:base, or hibert, which finds the "
+                    "sentences of a summary",
+                    c.task, c.model_name));
+  }
   const bool writes = ask<WritesSequences>(model) != nullptr;
   for (const auto& [name, given] : {std::pair{"target_length", pairs_.target_length > 0},
                                     {"gap_sentences", pairs_.gap_sentences > 0}}) {

@@ -107,10 +107,12 @@ std::vector<int32_t> labels_of(const std::vector<Sample>& samples) {
 }  // namespace
 
 void require_classifier(const RunConfig& c, const LanguageModel& model) {
-  require(implements<ClassifiesSequences>(model) != nullptr, "task",
-          "{} asks for answers about a whole sequence, and {} has no head for them; choose an "
-          "encoder such as bigbird:motif{}",
-          c.task, c.model_name, others_with<ClassifiesSequences>(c, model));
+  if (implements<ClassifiesSequences>(model) != nullptr) return;
+  refuse_without<ClassifiesSequences>(
+      c, model,
+      fmt::format("{} asks for answers about a whole sequence, and {} has no head for them; choose "
+                  "an encoder such as bigbird:motif",
+                  c.task, c.model_name));
 }
 
 void ProfileTask::visit(Fields& v) {
@@ -121,10 +123,6 @@ void ProfileTask::visit(Fields& v) {
   v("positive_weight", positive_weight_, range::not_negative,
     "factor on the training loss of positive answers");
   v.leave();
-}
-
-bool ProfileTask::suits(const LanguageModel& model) const {
-  return ask<ClassifiesSequences>(model) != nullptr;
 }
 
 void ProfileTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
@@ -144,9 +142,7 @@ std::string ProfileTask::symbols(std::string_view tokenizer) const {
   return tokenizer.empty() ? fmt::format("runs of {} bases", tokens_.k) : "bytes";
 }
 
-std::vector<std::string> ProfileTask::function_keys() const {
-  return {"profiles.kmer", "profiles.stride", "profiles.positive_weight"};
-}
+std::vector<std::string> ProfileTask::function_keys() const { return {"profiles."}; }
 
 std::unique_ptr<TaskData> ProfileTask::open(const TrainingRun& run, bool /*reads*/) const {
   return std::make_unique<LabelData>(run, std::make_unique<FileSource>(run.config, tokens_),

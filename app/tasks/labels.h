@@ -14,13 +14,12 @@
 namespace longspan {
 
 /// Answers yes or no about whole sequences: promoter and chromatin.
-class ProfileTask final : public Task {
+class ProfileTask final : public TaskFor<ClassifiesSequences> {
  public:
-  using Task::Task;
+  using TaskFor::TaskFor;
 
   void visit(Fields& v) override;
   std::string models() const override { return "encoders that answer yes or no about a sequence"; }
-  bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   std::string symbols(std::string_view tokenizer) const override;

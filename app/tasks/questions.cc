@@ -21,10 +21,13 @@ namespace {
 template <class Head>
 void require_head(const RunConfig& c, const LanguageModel& model, const char* option) {
   const auto* const head = implements<Head>(model);
-  require(head != nullptr, "task",
-          "{} asks for answers within texts, and {} has no head for them; choose an encoder such "
-          "as longformer:{}{}",
-          c.task, c.model_name, c.task, others_with<Head>(c, model));
+  if (head == nullptr) {
+    refuse_without<Head>(
+        c, model,
+        fmt::format("{} asks for answers within texts, and {} has no head for them; choose an "
+                    "encoder such as longformer:{}",
+                    c.task, c.model_name, c.task));
+  }
   require(head->Head::available(), option, "got false; {} needs the head: expected true", c.task);
 }
 
@@ -61,10 +64,6 @@ std::vector<int32_t> shortened(std::vector<int32_t> tokens, int64_t count) {
 double bits_of(const Score& s) { return s.count > 0 ? s.bits() : std::nan(""); }
 
 }  // namespace
-
-bool ChoiceTask::suits(const LanguageModel& model) const {
-  return ask<ChoosesCandidates>(model) != nullptr;
-}
 
 void ChoiceTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
   refuse_writers(c, model);
@@ -103,8 +102,6 @@ void SpanTask::visit(Fields& v) {
   v("two_separators", options_.two_separators, "between question and text, as in RoBERTa");
   v.leave();
 }
-
-bool SpanTask::suits(const LanguageModel& model) const { return ask<FindsSpans>(model) != nullptr; }
 
 void SpanTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
   refuse_writers(c, model);

@@ -13,12 +13,11 @@
 namespace longspan {
 
 /// Chooses one of several candidates by what several texts say: wikihop.
-class ChoiceTask final : public Task {
+class ChoiceTask final : public TaskFor<ChoosesCandidates> {
  public:
-  using Task::Task;
+  using TaskFor::TaskFor;
 
   std::string models() const override { return "encoders that choose among candidates"; }
-  bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   bool takes_tokenizer() const override { return true; }
@@ -35,13 +34,12 @@ struct SpanOptions {
 };
 
 /// Finds the answers to questions in documents: triviaqa.
-class SpanTask final : public Task {
+class SpanTask final : public TaskFor<FindsSpans> {
  public:
-  using Task::Task;
+  using TaskFor::TaskFor;
 
   void visit(Fields& v) override;
   std::string models() const override { return "encoders that find the positions of an answer"; }
-  bool suits(const LanguageModel& model) const override;
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   bool takes_tokenizer() const override { return true; }

@@ -63,25 +63,26 @@ bool GeneratedTask::suits(const LanguageModel& model) const {
 
 void GeneratedTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
   refuse_writers(c, model);
-  switch (samples_->targets()) {
-    case TargetKind::tokens:
-      return require(suits(model), "task",
-                     "{} is for decoders, and {} is none; choose one such as transformer{}", c.task,
-                     c.model_name, others_with<ContinuesSequences>(c, model));
-    case TargetKind::labels:
-      return require_classifier(c, model);
-    case TargetKind::span:
-      return require(
-          suits(model), "task",
-          "{} asks for the place of an answer, and {} has no head for it; choose an encoder such "
-          "as longformer, with model.span_head=true{}",
-          c.task, c.model_name, others_with<FindsSpans>(c, model));
-    case TargetKind::sentences:
-      break;
+  const TargetKind targets = samples_->targets();
+  if (targets == TargetKind::labels) return require_classifier(c, model);
+  if (suits(model)) return;
+  if (targets == TargetKind::tokens) {
+    refuse_without<ContinuesSequences>(
+        c, model,
+        fmt::format("{} is for decoders, and {} is none; choose one such as transformer", c.task,
+                    c.model_name));
   }
-  require(suits(model), "task",
-          "{} has documents of sentences, and {} reads one sequence; choose hibert{}", c.task,
-          c.model_name, others_with<ReadsDocuments>(c, model));
+  if (targets == TargetKind::span) {
+    refuse_without<FindsSpans>(
+        c, model,
+        fmt::format("{} asks for the place of an answer, and {} has no head for it; choose an "
+                    "encoder such as longformer, with model.span_head=true",
+                    c.task, c.model_name));
+  }
+  refuse_without<ReadsDocuments>(
+      c, model,
+      fmt::format("{} has documents of sentences, and {} reads one sequence; choose hibert", c.task,
+                  c.model_name));
 }
 
 TaskSizes GeneratedTask::sizes(const RunConfig& c, const LanguageModel& model) const {

@@ -81,7 +81,7 @@ const TaskEntry& find_task(const std::string& id) {
     names.emplace_back(entry.set.id);
   }
   const std::string near = nearest(id, names);
-  fail("data", "there is no data set \"{}\"; {}longspan data list has them all", id,
+  fail("task", "there is no task \"{}\"; {}longspan tasks has them all", id,
        near.empty() ? "" : fmt::format("did you mean {}? ", near));
 }
 

@@ -16,6 +16,7 @@
 #include "app/tasks/task.h"
 #include "data/sample_task.h"
 #include "data/streams.h"
+#include "models/all/registry.h"
 #include "models/capabilities.h"
 #include "models/evaluate.h"
 #include "models/generate.h"
@@ -38,12 +39,21 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
 /// differ, and with the samples' global tokens if there are any and the model `takes_global` ones.
 EncoderInputs inputs_of(std::span<const Sample> samples, bool takes_global, Device device);
 
-/// Says what a model has in place of a capability, and which models have it: the end of an error.
+/// Throws ValueError: `why`, what the model has in place of a capability, and which models have it.
 template <class Capability>
-std::string others_with(const RunConfig& config, const LanguageModel& model) {
-  return fmt::format(". {} has {}; models with {}: {}", config.model_name, capabilities_of(model),
-                     Capability::capability, fmt::join(models_with<Capability>(), ", "));
+[[noreturn]] void refuse_without(const RunConfig& config, const LanguageModel& model,
+                                 const std::string& why) {
+  fail("task", "{}. {} has {}; models with {}: {}", why, config.model_name, capabilities_of(model),
+       Capability::capability, fmt::join(models_with<Capability>(), ", "));
 }
+
+/// A task for the models with one capability.
+template <class Capability>
+class TaskFor : public Task {
+ public:
+  using Task::Task;
+  bool suits(const LanguageModel& model) const final { return ask<Capability>(model) != nullptr; }
+};
 
 /// Throws ValueError if the model reads a source, of which only documents have one.
 void refuse_writers(const RunConfig& config, const LanguageModel& model);

@@ -22,10 +22,12 @@ bool TextTask::suits(const LanguageModel& model) const {
 
 void TextTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
   refuse_writers(c, model);
-  require(suits(model), "task",
-          "{} has tokens to predict, and {} has no head for them: {}; choose --set "
-          "model.mlm_head=true, or a task for its heads",
-          c.task, c.model_name, capabilities_of(model));
+  if (!suits(model)) {
+    fail("task",
+         "{} has tokens to predict, and {} has no head for them, but {}; choose --set "
+         "model.mlm_head=true, or a task for its heads",
+         c.task, c.model_name, capabilities_of(model));
+  }
   const bool masked = model.objective() == Objective::masked_token;
   const bool any_bytes = set().id == "bytes" && c.tokenizer.empty();
   require(!(masked && any_bytes) || model.vocab() > 256, "model.vocab",

@@ -17,8 +17,8 @@
 namespace longspan::test {
 namespace {
 
-/// Records the range of each field, by its name.
-class RangeReader final : public Fields {
+/// Records the range of each field, by its whole name.
+class RangeReader final : public RangedFields {
  public:
   struct Declared {
     std::string name;
@@ -27,30 +27,12 @@ class RangeReader final : public Fields {
   };
   std::vector<Declared> all;
 
-  void within(const Range& range) override { next_ = range; }
-  void field(std::string_view, bool&) override { next_.reset(); }
-  void field(std::string_view name, int64_t&) override { take(name, true); }
-  void field(std::string_view name, uint64_t&) override { take(name, true); }
-  void field(std::string_view name, float&) override { take(name, false); }
-  void field(std::string_view name, double&) override { take(name, false); }
-  void field(std::string_view, std::string&) override { next_.reset(); }
-  void field(std::string_view, std::vector<int64_t>&) override { next_.reset(); }
-  void field(std::string_view, std::vector<std::string>&) override { next_.reset(); }
-  void choice(std::string_view, int&, std::span<const std::string_view>) override { next_.reset(); }
-  void written(std::string_view, std::string&, bool (*)(std::string_view),
-               std::string_view) override {
-    next_.reset();
-  }
-  void enter(std::string_view name) override { sections_ += std::string(name) + "."; }
-  void leave() override { sections_.erase(sections_.find_last_of('.', sections_.size() - 2) + 1); }
-
  private:
-  void take(std::string_view name, bool whole) {
-    if (next_) all.push_back({sections_ + std::string(name), *next_, whole});
-    next_.reset();
+  void number(const Number& n, const Range& range) override {
+    std::string key;
+    for (const std::string& section : sections()) key += section + ".";
+    all.push_back({key + std::string(n.name), range, n.whole});
   }
-  std::optional<Range> next_;
-  std::string sections_;
 };
 
 /// Values next to a range, on both sides of it.

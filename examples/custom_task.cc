@@ -28,7 +28,7 @@ Sample BracketTask::sample(const SampleKey& key) const {
     if (!opens) open.pop_back();
   }
   const auto label = static_cast<int32_t>(draws.below(2));
-  if (label == 0) {  // a bracket that is not there any more leaves another one alone
+  if (label == 0) {  // its partner has none then
     int32_t& wrong = tokens[static_cast<size_t>(1 + draws.below(2 * pairs))];
     wrong = static_cast<int32_t>(1 + (wrong - 1 + 1 + draws.below(2 * kinds - 1)) % (2 * kinds));
   }

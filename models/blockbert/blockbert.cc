@@ -103,9 +103,6 @@ std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
   if (counts.empty()) counts = {c.n_head};
   require(static_cast<int64_t>(counts.size()) <= n, kName,
           "heads_per_shift has {} shifts; n_block = {} allows at most that many", counts.size(), n);
-  for (const int64_t count : counts) {
-    require(count >= 0, kName, "heads_per_shift is {}; expected 0 or more", count);
-  }
   const int64_t heads = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   require(heads == c.n_head, kName, "heads_per_shift {} adds up to {}; expected n_head = {}",
           fmt::join(counts, ":"), heads, c.n_head);

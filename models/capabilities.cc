@@ -43,6 +43,12 @@ AttentionOutline ShowsAttention::attention_outline(int64_t, int64_t) const {
   fail<NotImplemented>("model", "this model has no outline of its attention");
 }
 
+void require_no_mask(std::string_view model, const EncoderInputs& in) {
+  require<NotImplemented>(!in.mask, model,
+                          "this model reads no mask of single tokens; expected padding at the end "
+                          "alone, and lengths");
+}
+
 int64_t memory_length(const LanguageModel& model) {
   const auto* const streams = ask<Streams>(model);
   return streams != nullptr ? streams->memory_length() : 0;

@@ -94,7 +94,13 @@ struct EncoderInputs {
   Tensor lengths = {};  ///< i64 [B]: number of valid tokens of each sample; undefined: all
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
   Tensor global = {};   ///< [B, L] nonzero at global tokens; only for models that have some
+  /// [B, L] zero at tokens that no other token sees, as padding on the left or a gap; undefined:
+  /// none. Their own rows have unspecified values.
+  Tensor mask = {};
 };
+
+/// Throws NotImplemented if an input has a mask, which the model does not read.
+void require_no_mask(std::string_view model, const EncoderInputs& in);
 
 /// What programs ask about EncoderInputs.
 class ReadsInputs {

@@ -27,13 +27,15 @@ void check(std::string_view model, const EncoderConfig& c) {
   require(c.mask_id >= -1 && c.mask_id < c.vocab, model,
           "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,
           c.vocab);
+  require(c.padding_id >= -1 && c.padding_id < c.vocab, model,
+          "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id, c.vocab);
+  require(!c.skip_padding || (c.padding_id >= 0 && c.position_offset > 0), model,
+          "skip_padding needs padding_id and a position_offset of 1 or more, whose last row is that "
+          "of padding; they are {} and {}",
+          c.padding_id, c.position_offset);
 }
 
 Scheme scheme_of(const EncoderConfig& c) { return Scheme::truncated_normal(c.init_std); }
-
-Normalization make_norm(const EncoderConfig& c, const Init& init) {
-  return {NormKind::layer, c.d_model, c.norm_eps, init};
-}
 
 StackOptions stack_of(const EncoderConfig& c) {
   return {.ff = {.d_model = c.d_model,
@@ -78,30 +80,34 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
           "{} attention layers for {} blocks", attention.size(), c.n_layer);
   const Scheme weights = scheme_of(c);
   const Init tables = init.at("embed");
-  token_ = Embedding(c.vocab, c.d_model, tables.at("token"), weights);
-  position_ =
-      LearnedPositions(c.position_offset + c.n_max, c.d_model, tables.at("position"), weights);
+  const int64_t width = table_width();
+  token_ = Embedding(c.vocab, width, tables.at("token"), weights);
+  position_ = LearnedPositions(c.position_offset + c.n_max, width, tables.at("position"), weights);
   if (c.position_init == PositionInit::sinusoid && !init.meta) {
     const NoGrad off;
-    const Tensor rows = sinusoid(0, position_.weight.dim(0), c.d_model, SinusoidLayout::interleaved,
+    const Tensor rows = sinusoid(0, position_.weight.dim(0), width, SinusoidLayout::interleaved,
                                  init.dtype, init.device);
     kernels::copy(init.device, mul(rows, std::sqrt(2.0) * c.init_std).view(),
                   position_.weight.mut());
   }
   if (c.token_types > 0) {
-    type_ = Embedding(c.token_types, c.d_model, tables.at("type"), weights);
+    type_ = Embedding(c.token_types, width, tables.at("type"), weights);
   }
-  if (c.emb_norm) embed_norm_ = make_norm(c, tables.at("norm"));
+  if (c.emb_norm) embed_norm_ = {NormKind::layer, width, c.norm_eps, tables.at("norm")};
+  if (c.d_embed > 0) {
+    embed_projection_ = Linear(c.d_embed, c.d_model, true, tables.at("projection"), weights);
+  }
   stack_ = attention_stack(stack_of(c), std::move(attention), init);
   if (c.mlm_head) {
     const Activation f = c.mlm_gelu ? Activation::gelu_erf : c.activation;
-    mlm_ = TokenTransform(c.d_model, f, c.norm_eps, init.at("mlm"), weights);
-    head_.weight = c.tie_embedding
-                       ? token_.weight
-                       : init.at("head").at("weight").make({c.vocab, c.d_model}, weights);
+    mlm_ = TokenTransform(c.d_model, width, f, c.norm_eps, init.at("mlm"), weights);
+    head_.weight = c.tie_embedding ? token_.weight
+                                   : init.at("head").at("weight").make({c.vocab, width}, weights);
     head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
   }
-  if (c.classes > 0) classes_ = PooledHead(c.d_model, c.classes, init, weights);
+  if (c.classes > 0) {
+    classes_ = PooledHead(c.d_model, c.classes, init, weights, c.pool_activation);
+  }
   if (c.tags > 0) tags_ = Linear(c.d_model, c.tags, true, init.at("tags"), weights);
   if (c.span_head) spans_ = Linear(c.d_model, 2, true, init.at("spans"), weights);
   if (c.choice_head) choice_ = Linear(c.d_model, 1, false, init.at("choice"), weights);
@@ -110,19 +116,48 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
 void Encoder::visit(Visitor& v) {
   v("embed.token", token_)("embed.position", position_)("embed.type", type_)("embed.norm",
                                                                              embed_norm_);
+  v("embed.projection", embed_projection_);
   stack_.visit(v);
   v("mlm", mlm_)("head", head_);
   classes_.visit(v);
   v("tags", tags_)("spans", spans_)("choice", choice_);
 }
 
+AttentionPattern Encoder::seen_in(AttentionPattern pattern, const EncoderInputs& in) {
+  pattern = with_lengths(std::move(pattern), in.lengths, in.lengths);
+  if (const Tensor hidden = hidden_tokens("encoder", in)) {
+    pattern = with_hidden_keys(std::move(pattern), hidden);
+  }
+  return pattern;
+}
+
+Tensor Encoder::hidden_tokens(std::string_view model, const EncoderInputs& in) {
+  if (!in.mask) return {};
+  if (in.mask.shape() != in.tokens.shape()) {
+    fail_with<ShapeError>(model, "the mask must be [B, L] as the tokens",
+                          {{"tokens", in.tokens}, {"mask", in.mask}});
+  }
+  return equal(in.mask, zeros_like(in.mask));
+}
+
+/// RoBERTa: the n-th token that is not padding has position n; padding has the row before 0.
+Tensor Encoder::positions(const Tensor& tokens, int64_t first) const {
+  const EncoderConfig& c = config_;
+  if (!c.skip_padding) return position_.forward(c.position_offset + first, tokens.dim(1));
+  require(first == 0, name_, "positions that skip padding start with the sequence");
+  const Tensor real = not_equal(tokens, full_like(tokens, static_cast<double>(c.padding_id)));
+  const Tensor count = cumsum(real, 1);  // i64 [B, L]
+  Embedding rows;                        // row 0 is that of padding
+  rows.weight = narrow(position_.weight, 0, c.position_offset - 1, c.n_max + 1);
+  return rows.forward(where(real, count, zeros_like(count)), 0);
+}
+
 Tensor Encoder::embed(const EncoderInputs& in, Pass pass, int64_t first) const {
   const Scope scope("embed");
   const EncoderConfig& c = config_;
-  const int64_t length = in.tokens.dim(1);
-  Tensor x = token_.forward(in.tokens);  // [B, L, D]
+  Tensor x = token_.forward(in.tokens, c.padding_id);  // [B, L, E]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
-  x = add(x, position_.forward(c.position_offset + first, length));
+  x = add(x, positions(in.tokens, first));
   if (c.token_types > 0) {
     x = add(x, in.types ? type_.forward(in.types) : select(type_.weight, 0, 0));
   }
@@ -130,6 +165,7 @@ Tensor Encoder::embed(const EncoderInputs& in, Pass pass, int64_t first) const {
   if (c.emb_dropout_first) x = dropout(x, c.dropout, site);
   if (c.emb_norm) x = embed_norm_.forward(x);
   if (!c.emb_dropout_first) x = dropout(x, c.dropout, site);
+  if (c.d_embed > 0) x = embed_projection_.forward(x);
   return cast(x, compute_);
 }
 
@@ -144,7 +180,7 @@ Stack::Result Encoder::run(const EncoderInputs& in, Pass pass) const {
           "{} tokens are more than the position table has; n_max is {}", in.tokens.dim(1),
           config_.n_max);
   require(config_.token_types > 0 || !in.types, name_, "token types need token_types > 0");
-  return stack_.forward(embed(in, pass), layer_context(in), {}, pass);
+  return stack_.forward(embed(in, pass), layer_context(in, pass), {}, pass);
 }
 
 Tensor Encoder::head(const Tensor& hidden) const {
@@ -162,7 +198,9 @@ Tensor Encoder::loss(const Tensor& hidden, const Tensor& targets, Pass pass) con
 
 Tensor Encoder::classify(const Tensor& hidden, Pass pass) const {
   require(config_.classes > 0, name_, "classification needs classes > 0");
-  return classes_.forward(hidden, or_default(config_.dropout_classifier, config_.dropout), pass);
+  const float p = or_default(config_.dropout_classifier, config_.dropout);
+  const bool twice = config_.pool_dropout && pass.training;
+  return classes_.forward(twice ? dropout(hidden, p, pass.at("pool")) : hidden, p, pass);
 }
 
 Tensor Encoder::tag(const Tensor& hidden, Pass pass) const {
@@ -171,9 +209,10 @@ Tensor Encoder::tag(const Tensor& hidden, Pass pass) const {
   return tags_.forward(dropout(hidden, p, pass.at("tags")));
 }
 
-SpanLogits Encoder::spans(const Tensor& hidden, const Tensor& lengths) const {
+SpanLogits Encoder::spans(const Tensor& hidden, const Tensor& lengths, Pass pass) const {
   require(config_.span_head, name_, "answers as spans need span_head");
-  const Tensor logits = spans_.forward(hidden);  // [B, L, 2]
+  const Tensor logits =
+      spans_.forward(dropout(hidden, config_.dropout_spans, pass.at("spans")));  // [B, L, 2]
   const auto side = [&](int64_t i) {
     Tensor x = select(logits, 2, i);  // [B, L]
     if (!lengths) return x;
@@ -240,12 +279,12 @@ Tensor Encoder::attention_map(const Tensor& tokens, int64_t layer) const {
 
 Tensor Encoder::attention_map_of(const EncoderInputs& in, int64_t layer) const {
   const NoGrad off;
-  return stack_.attention_map(layer, embed(in, Pass{}), layer_context(in));
+  return stack_.attention_map(layer, embed(in, Pass{}), layer_context(in, Pass{}));
 }
 
 AttentionOutline Encoder::attention_outline(int64_t layer, int64_t length) const {
   const EncoderInputs in{.tokens = zeros({1, length}, DType::i64)};
-  return outline_of(layer_context(in), layer, config_.n_head, length, length);
+  return outline_of(layer_context(in, Pass{}), layer, config_.n_head, length, length);
 }
 
 namespace {

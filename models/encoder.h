@@ -27,8 +27,11 @@ inline constexpr std::array<std::string_view, 2> value_names<PositionInit>{"norm
 /// share; each model derives its own from it.
 struct EncoderConfig {
   int64_t vocab = 257, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t d_embed = 0;
   int64_t n_max = 512;
   int64_t position_offset = 0;
+  int64_t padding_id = -1;
+  bool skip_padding = false;
   int64_t token_types = 0;
   int64_t mask_id = -1;
 
@@ -46,10 +49,12 @@ struct EncoderConfig {
   int64_t classes = 0, tags = 0;
   bool span_head = false;
   bool choice_head = false;
+  PoolActivation pool_activation = PoolActivation::tanh;
+  bool pool_dropout = false;
 
   /// Rates at the sites emb, attn (probabilities), resid (branch outputs) and classifier; -1: as
   /// dropout.
-  float dropout = 0.1f, dropout_attn = -1, dropout_classifier = -1;
+  float dropout = 0.1f, dropout_attn = -1, dropout_classifier = -1, dropout_spans = 0;
   double init_std = 0.02;
   PositionInit position_init = PositionInit::normal;
 
@@ -61,8 +66,12 @@ struct EncoderConfig {
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     visit_sizes(v, *this);
+    v("d_embed", d_embed, range::not_negative, meaning::d_embed);
     v("n_max", n_max, range::positive, "maximum tokens of an input");
     v("position_offset", position_offset, range::not_negative, meaning::position_offset);
+    v("padding_id", padding_id, meaning::padding_id);
+    v("skip_padding", skip_padding,
+      "positions count the tokens that are not padding_id, as in RoBERTa");
     v("token_types", token_types, range::not_negative, meaning::token_types);
     v("mask_id", mask_id, meaning::mask_id);
     v("norm", norm, meaning::norm)("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
@@ -78,10 +87,13 @@ struct EncoderConfig {
     v("span_head", span_head, meaning::span_head);
     v("choice_head", choice_head,
       "a head for the scores of candidates, one of which is the answer");
+    v("pool_activation", pool_activation, "between the two layers of the head for classes");
+    v("pool_dropout", pool_dropout, "dropout before the first of those layers as well");
     v("dropout", dropout, range::probability, "of embedded tokens and of the outputs of branches");
     v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
     v("dropout_classifier", dropout_classifier, range::as_dropout,
       "of the input of the head for classes; -1: as dropout");
+    v("dropout_spans", dropout_spans, range::probability, "of the input of the head for answers");
     v("init_std", init_std, range::not_negative, meaning::init_std);
     v("position_init", position_init, "how the position table begins");
     visit_computation(v, *this);
@@ -92,6 +104,7 @@ struct EncoderConfig {
 /// model derives from it, passes one attention layer for each block, and says in layer_context()
 /// which keys the rows attend to.
 ///   x = norm(E[token] + P[position] + T[type])        x <- block_i(x), i < N
+/// With d_embed these tables are of that width, and x is a projection of their norm, as in ELECTRA.
 /// Rows beyond a sample's length have unspecified values and influence no other row.
 class Encoder : public LanguageModel,
                 public FillsMasks,
@@ -116,7 +129,7 @@ class Encoder : public LanguageModel,
   /// hidden [B, L, D] -> [B, L, tags].
   Tensor tag(const Tensor& hidden, Pass pass) const;
   /// hidden [B, L, D] -> logits of the starts and ends of answers.
-  SpanLogits spans(const Tensor& hidden, const Tensor& lengths) const;
+  SpanLogits spans(const Tensor& hidden, const Tensor& lengths, Pass pass = {}) const;
   /// Scores [Q, C] of the candidates of Q questions \cite beltagy2020 (sec. 6.1): w . mean of h
   /// over the positions of each candidate, e.g. its mark in every window of a long text; -inf for a
   /// candidate without positions.
@@ -143,7 +156,7 @@ class Encoder : public LanguageModel,
     return tag(forward(in, pass), pass);
   }
   SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override {
-    return spans(forward(in, pass), in.lengths);
+    return spans(forward(in, pass), in.lengths, pass);
   }
   Tensor candidate_scores(const EncoderInputs& in, const Tensor& places, Pass pass) const override {
     return choose(forward(in, pass), places);
@@ -167,7 +180,13 @@ class Encoder : public LanguageModel,
 
   /// Returns the context of the layers for an input: either `pattern` or `layer_patterns`, with
   /// `lengths` applied if the input has any, and whatever else the model's attention layers read.
-  virtual LayerContext layer_context(const EncoderInputs& in) const = 0;
+  virtual LayerContext layer_context(const EncoderInputs& in, Pass pass) const = 0;
+
+  /// Returns the pattern without what `in` says that is not there: `lengths` and `mask`.
+  static AttentionPattern seen_in(AttentionPattern pattern, const EncoderInputs& in);
+  /// Returns the mask as keys that no query sees, u8 [B, L]; undefined without one. Throws
+  /// ShapeError unless it is [B, L].
+  static Tensor hidden_tokens(std::string_view model, const EncoderInputs& in);
 
   /// attention_map() for an input of one sample.
   Tensor attention_map_of(const EncoderInputs& in, int64_t layer) const;
@@ -186,16 +205,21 @@ class Encoder : public LanguageModel,
   Stack::Result run(const EncoderInputs& in, Pass pass) const;
   /// Embeds tokens; the first one has position `first`.
   Tensor embed(const EncoderInputs& in, Pass pass, int64_t first = 0) const;
+  /// Returns the position vectors of tokens [B, L]: [L, E], or [B, L, E] where they skip padding.
+  Tensor positions(const Tensor& tokens, int64_t first) const;
+  /// The width of the tables.
+  int64_t table_width() const { return config_.d_embed > 0 ? config_.d_embed : config_.d_model; }
 
   std::string name_;
   EncoderConfig config_;
   DType compute_;
-  Embedding token_, type_;     // [V, D], [types, D]
-  LearnedPositions position_;  // [position_offset + n_max, D]
+  Embedding token_, type_;     // [V, E], [types, E]
+  LearnedPositions position_;  // [position_offset + n_max, E]
   Normalization embed_norm_;
+  Linear embed_projection_;  // [D, E], or undefined
   Stack stack_;
   TokenTransform mlm_;
-  Linear head_;  // [V, D], the token table if tied
+  Linear head_;  // [V, E], the token table if tied
   PooledHead classes_;
   Linear tags_;    // [tags, D]
   Linear spans_;   // [2, D]

@@ -16,7 +16,55 @@ constexpr NamePair bert_heads[] = {
     {"head.bias", "cls.predictions.bias"},
     {"pool", "bert.pooler.dense"},
     {"classifier", "classifier"},
+    {"tags", "classifier"},
     {"spans", "qa_outputs"},
+};
+constexpr NamePair distilbert_names[] = {
+    {"embed.token", "embeddings.word_embeddings"},
+    {"embed.position", "embeddings.position_embeddings"},
+    {"embed.norm", "embeddings.LayerNorm"},
+    {"layers.#.attention.q", "transformer.layer.#.attention.q_lin"},
+    {"layers.#.attention.k", "transformer.layer.#.attention.k_lin"},
+    {"layers.#.attention.v", "transformer.layer.#.attention.v_lin"},
+    {"layers.#.attention.out", "transformer.layer.#.attention.out_lin"},
+    {"layers.#.norm1", "transformer.layer.#.sa_layer_norm"},
+    {"layers.#.ff.in", "transformer.layer.#.ffn.lin1"},
+    {"layers.#.ff.out", "transformer.layer.#.ffn.lin2"},
+    {"layers.#.norm2", "transformer.layer.#.output_layer_norm"},
+};
+constexpr NamePair distilbert_heads[] = {
+    {"mlm.dense", "vocab_transform"},
+    {"mlm.norm", "vocab_layer_norm"},
+    {"head.weight", "vocab_projector.weight"},
+    {"head.bias", "vocab_projector.bias"},
+    {"pool", "pre_classifier"},
+    {"classifier", "classifier"},
+    {"tags", "classifier"},
+    {"spans", "qa_outputs"},
+};
+constexpr OtherName distilbert_unused[] = {
+    {"vocab_projector.weight", OtherName::Kind::copy, detail::word_table, detail::untie},
+    {"embeddings.position_ids", OtherName::Kind::ordinals},
+};
+constexpr auto electra_names =
+    joined(detail::encoder_names, {{"embed.projection", "embeddings_project"}});
+constexpr NamePair electra_heads[] = {
+    {"mlm.dense", "generator_predictions.dense"},
+    {"mlm.norm", "generator_predictions.LayerNorm"},
+    {"head.weight", "generator_lm_head.weight"},
+    {"head.bias", "generator_lm_head.bias"},
+    {"pool", "classifier.dense"},
+    {"classifier", "classifier.out_proj"},
+    {"tags", "classifier"},
+    {"spans", "qa_outputs"},
+};
+constexpr OtherName electra_unused[] = {
+    {"generator_lm_head.weight", OtherName::Kind::copy, detail::word_table, detail::untie},
+    {"embeddings.position_ids", OtherName::Kind::ordinals},
+    "discriminator_predictions.dense.weight",
+    "discriminator_predictions.dense.bias",
+    "discriminator_predictions.dense_prediction.weight",
+    "discriminator_predictions.dense_prediction.bias",
 };
 constexpr auto bert_unused =
     joined(detail::bert_head_unused, {"pooler.dense.weight", "pooler.dense.bias"});
@@ -29,6 +77,10 @@ constinit const CheckpointFormat roberta_format{
 constinit const CheckpointFormat bert_format{
     "bert",  "bert.", detail::encoder_names, bert_heads, bert_unused,
     nullptr, {},      detail::bert_untied};
+constinit const CheckpointFormat distilbert_format{"distilbert", "distilbert.", distilbert_names,
+                                                   distilbert_heads, distilbert_unused};
+constinit const CheckpointFormat electra_format{"electra", "electra.", electra_names, electra_heads,
+                                                electra_unused};
 
 namespace detail {
 
@@ -42,6 +94,12 @@ void set_shared(const EncoderKeys& k, EncoderConfig& c) {
   c.token_types = k.type_vocab_size;
   c.norm = NormPlace::post;
   c.norm_eps = k.layer_norm_eps;
+  require(k.hidden_size % k.num_attention_heads == 0, kOp,
+          "num_attention_heads is {}; expected a divisor of hidden_size, {}", k.num_attention_heads,
+          k.hidden_size);
+  require(k.pad_token_id < k.vocab_size, kOp,
+          "pad_token_id is {}; expected a token below vocab_size, {}", k.pad_token_id,
+          k.vocab_size);
   c.activation = activation_of(k.hidden_act);
   c.emb_norm = c.out_bias = c.qkv_bias = true;
   c.tie_embedding = k.tie_word_embeddings;
@@ -49,6 +107,7 @@ void set_shared(const EncoderKeys& k, EncoderConfig& c) {
   c.dropout_attn = static_cast<float>(k.attention_probs_dropout_prob);
   c.dropout_classifier = static_cast<float>(k.classifier_dropout);
   c.mlm_gelu = false;
+  c.padding_id = k.pad_token_id;
   c.init_std = k.initializer_range;
 }
 
@@ -101,6 +160,42 @@ void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
   c.n_max = keys.max_position_embeddings - reserved;
   c.emb_scale = c.emb_dropout_first = false;
   c.mlm_gelu = !bert;
+  c.skip_padding = c.pool_dropout = !bert;
+}
+
+void set_encoder(const ElectraKeys& keys, EncoderConfig& c) {
+  require(keys.model_type == "electra", kOp, "model_type is \"{}\"; expected \"electra\"",
+          keys.model_type);
+  EncoderKeys shared = keys;
+  shared.model_type = "bert";
+  set_encoder(shared, c);
+  c.d_embed = keys.embedding_size == keys.hidden_size ? 0 : keys.embedding_size;
+  c.mlm_gelu = c.pool_dropout = true;
+  c.pool_activation = PoolActivation::gelu_erf;
+}
+
+void set_encoder(const DistilBertKeys& k, EncoderConfig& c) {
+  require(k.model_type == "distilbert", kOp, "model_type is \"{}\"; expected \"distilbert\"",
+          k.model_type);
+  EncoderKeys shared = BertKeys{};
+  shared.hidden_act = k.activation;
+  shared.vocab_size = k.vocab_size;
+  shared.hidden_size = k.dim;
+  shared.num_hidden_layers = k.n_layers;
+  shared.num_attention_heads = k.n_heads;
+  shared.intermediate_size = k.hidden_dim;
+  shared.max_position_embeddings = k.max_position_embeddings;
+  shared.pad_token_id = k.pad_token_id;
+  shared.hidden_dropout_prob = k.dropout;
+  shared.attention_probs_dropout_prob = k.attention_dropout;
+  shared.classifier_dropout = k.seq_classif_dropout;
+  shared.initializer_range = k.initializer_range;
+  shared.tie_word_embeddings = k.tie_word_embeddings;
+  set_encoder(shared, c);
+  c.token_types = 0;
+  c.pool_activation = PoolActivation::relu;
+  c.dropout_spans = static_cast<float>(k.qa_dropout);
+  c.position_init = k.sinusoidal_pos_embds ? PositionInit::sinusoid : PositionInit::normal;
 }
 
 EncoderKeys encoder_keys(const EncoderConfig& c, std::string_view model_type) {

@@ -14,11 +14,15 @@ namespace longspan {
 /// transformers.
 extern const CheckpointFormat roberta_format, bert_format;
 
-/// The keys of config.json that encoders in BERT's shape share, with the defaults of RoBERTa.
+/// Checkpoints of DistilBERT \cite sanh2019 and of the discriminators of ELECTRA \cite clark2020 .
+extern const CheckpointFormat distilbert_format, electra_format;
+
+/// The keys of config.json that encoders in BERT's shape share, with the defaults that the package
+/// has for a file of type roberta that leaves them out: not the sizes of any published RoBERTa.
 struct EncoderKeys {
   std::string model_type = "roberta", hidden_act = "gelu";
   int64_t vocab_size = 50'265, hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
-          intermediate_size = 3072, max_position_embeddings = 514, type_vocab_size = 1;
+          intermediate_size = 3072, max_position_embeddings = 512, type_vocab_size = 2;
   double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1, initializer_range = 0.02,
          layer_norm_eps = 1e-12;
   double classifier_dropout = -1;  ///< -1, written as null: as hidden_dropout_prob
@@ -27,15 +31,75 @@ struct EncoderKeys {
   std::vector<std::string> id2label;  ///< names of classes; empty: LABEL_0 and LABEL_1
 
   void visit(auto& v) {
-    v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size)(
-        "hidden_size", hidden_size)("num_hidden_layers", num_hidden_layers)(
-        "num_attention_heads", num_attention_heads)("intermediate_size", intermediate_size)(
-        "max_position_embeddings", max_position_embeddings)("type_vocab_size", type_vocab_size);
-    v("hidden_dropout_prob", hidden_dropout_prob)("attention_probs_dropout_prob",
-                                                  attention_probs_dropout_prob)(
-        "initializer_range", initializer_range)("layer_norm_eps", layer_norm_eps)(
-        "classifier_dropout", classifier_dropout)("tie_word_embeddings", tie_word_embeddings)(
-        "pad_token_id", pad_token_id)("id2label", id2label);
+    v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size,
+                                                          range::positive);
+    v("hidden_size", hidden_size, range::positive);
+    v("num_hidden_layers", num_hidden_layers, range::count);
+    v("num_attention_heads", num_attention_heads, range::positive);
+    v("intermediate_size", intermediate_size, range::positive);
+    v("max_position_embeddings", max_position_embeddings, range::positive);
+    v("type_vocab_size", type_vocab_size, range::positive);
+    v("hidden_dropout_prob", hidden_dropout_prob, range::probability);
+    v("attention_probs_dropout_prob", attention_probs_dropout_prob, range::probability);
+    v("initializer_range", initializer_range, range::not_negative);
+    v("layer_norm_eps", layer_norm_eps, range::above_zero);
+    v("classifier_dropout", classifier_dropout, range::as_dropout);
+    v("tie_word_embeddings", tie_word_embeddings)("pad_token_id", pad_token_id)("id2label",
+                                                                                id2label);
+  }
+};
+
+/// The keys of config.json for BERT, with the defaults of that type.
+struct BertKeys : EncoderKeys {
+  BertKeys() {
+    model_type = "bert";
+    vocab_size = 30'522;
+    pad_token_id = 0;
+  }
+};
+
+/// The keys of config.json for ELECTRA, of its discriminators; their generator is not here.
+struct ElectraKeys : EncoderKeys {
+  ElectraKeys() {
+    model_type = "electra";
+    vocab_size = 30'522;
+    hidden_size = 256;
+    num_attention_heads = 4;
+    intermediate_size = 1024;
+    pad_token_id = 0;
+  }
+
+  int64_t embedding_size = 128;  ///< width of the tables
+
+  void visit(auto& v) {
+    EncoderKeys::visit(v);
+    v("embedding_size", embedding_size, range::positive);
+  }
+};
+
+/// The keys of config.json for DistilBERT, with the defaults of that type.
+struct DistilBertKeys {
+  std::string model_type = "distilbert", activation = "gelu";
+  int64_t vocab_size = 30'522, dim = 768, n_layers = 6, n_heads = 12, hidden_dim = 3072,
+          max_position_embeddings = 512, pad_token_id = 0;
+  double dropout = 0.1, attention_dropout = 0.1, qa_dropout = 0.1, seq_classif_dropout = 0.2,
+         initializer_range = 0.02;
+  bool sinusoidal_pos_embds = false;  ///< how the position table begins, which the file has
+  bool tie_word_embeddings = true;
+
+  void visit(auto& v) {
+    v("model_type", model_type)("activation", activation)("vocab_size", vocab_size,
+                                                          range::positive);
+    v("dim", dim, range::positive)("n_layers", n_layers, range::count)("n_heads", n_heads,
+                                                                       range::positive);
+    v("hidden_dim", hidden_dim, range::positive);
+    v("max_position_embeddings", max_position_embeddings, range::positive);
+    v("pad_token_id", pad_token_id)("dropout", dropout, range::probability);
+    v("attention_dropout", attention_dropout, range::probability);
+    v("qa_dropout", qa_dropout, range::probability);
+    v("seq_classif_dropout", seq_classif_dropout, range::probability);
+    v("initializer_range", initializer_range, range::not_negative);
+    v("sinusoidal_pos_embds", sinusoidal_pos_embds)("tie_word_embeddings", tie_word_embeddings);
   }
 };
 
@@ -43,6 +107,9 @@ struct EncoderKeys {
 /// RoBERTa's positions start after row pad_token_id, and its head for masked tokens uses gelu
 /// whatever hidden_act is. Throws ValueError on another model_type or hidden_act.
 void set_encoder(const EncoderKeys& keys, EncoderConfig& config);
+void set_encoder(const ElectraKeys& keys, EncoderConfig& config);
+/// DistilBERT's norms add 1e-12, and it has no token types.
+void set_encoder(const DistilBertKeys& keys, EncoderConfig& config);
 /// Returns the keys of a configuration; `model_type` is "roberta" or "bert". The labels of
 /// `classes`, or else of `tags`, get the default names of transformers, and a BERT's pad_token_id
 /// is 0; set both if yours differ. Throws ValueError when such a model cannot have this
@@ -76,6 +143,7 @@ inline constexpr NamePair roberta_heads[] = {
     {"tags", "classifier"},
     {"spans", "qa_outputs"},
 };
+
 /// An untied head adds the bias of its decoder, and the other is dead.
 inline constexpr NamePair roberta_untied[] = {{"head.bias", "lm_head.decoder.bias"}};
 

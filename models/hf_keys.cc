@@ -11,25 +11,29 @@ constexpr const char* kOp = checkpoint_op;
 
 constexpr std::pair<std::string_view, Activation> activations[] = {
     {"gelu", Activation::gelu_erf},
+    {"gelu_python", Activation::gelu_erf},
     {"gelu_new", Activation::gelu_tanh},
     {"gelu_pytorch_tanh", Activation::gelu_tanh},
+    {"gelu_python_tanh", Activation::gelu_tanh},
     {"gelu_fast", Activation::gelu_tanh},
+    {"gelu_accurate", Activation::gelu_tanh},
     {"quick_gelu", Activation::gelu_sigmoid},
     {"relu", Activation::relu},
     {"silu", Activation::silu},
+    {"swish", Activation::silu},
 };
 
 }  // namespace
 
-Activation activation_of(std::string_view name) {
+Activation activation_of(std::string_view name, std::string_view member) {
   for (const auto& [theirs, ours] : activations) {
     if (theirs == name) return ours;
   }
   fail<ValueError>(
       kOp,
-      "the activation is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, "
-      "quick_gelu, relu or silu",
-      name);
+      "{} is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, quick_gelu, relu or "
+      "silu",
+      member, name);
 }
 
 std::string activation_name(Activation f) {

@@ -15,8 +15,9 @@ namespace longspan::detail {
 
 inline constexpr const char* checkpoint_op = "checkpoint";
 
-/// Convert between an activation and its name in config.json. Throw ValueError if there is none.
-Activation activation_of(std::string_view name);
+/// Convert between an activation and its name in config.json. Throw ValueError if there is none;
+/// `member` is the member that has it.
+Activation activation_of(std::string_view name, std::string_view member = "hidden_act");
 std::string activation_name(Activation f);
 
 /// Converts two-sided window sizes to one-sided ones. Throws ValueError on odd sizes and on an

@@ -51,24 +51,80 @@ void require_no_memory(std::string_view model, const SegmentMemory& memory) {
           memory.layers.size());
 }
 
-TokenTransform::TokenTransform(int64_t width, Activation f, double eps, const Init& init,
-                               const Scheme& weights)
+TokenTransform::TokenTransform(int64_t width, int64_t table, Activation f, double eps,
+                               const Init& init, const Scheme& weights)
     : activation(f == Activation::geglu        ? Activation::gelu_erf
                  : f == Activation::geglu_tanh ? Activation::gelu_tanh
                                                : f),
-      dense(width, width, true, init.at("dense"), weights),
-      norm(NormKind::layer, width, eps, init.at("norm")) {}
+      dense(width, table, true, init.at("dense"), weights),
+      norm(NormKind::layer, table, eps, init.at("norm")) {}
 
 Tensor TokenTransform::forward(const Tensor& hidden) const {
   return norm.forward(activate(activation, dense.forward(hidden)));
 }
 
-PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights)
-    : pool(width, width, true, init.at("pool"), weights),
+PoolActivation pool_activation(Activation f) {
+  switch (f) {
+    case Activation::relu:
+      return PoolActivation::relu;
+    case Activation::gelu_erf:
+      return PoolActivation::gelu_erf;
+    case Activation::gelu_tanh:
+      return PoolActivation::gelu_tanh;
+    case Activation::gelu_sigmoid:
+      return PoolActivation::gelu_sigmoid;
+    case Activation::silu:
+      return PoolActivation::silu;
+    case Activation::geglu:
+    case Activation::geglu_tanh:
+      break;
+  }
+  fail("pool_activation", "{} takes an input of twice the width; expected an activation of one",
+       name_of_value(f));
+}
+
+std::vector<int64_t> first_places(const Tensor& tokens, int64_t id) {
+  const int64_t batch = tokens.dim(0), length = tokens.dim(1);
+  const std::vector<int64_t> ids = cast(to_device(tokens, {}), DType::i64).to_vector<int64_t>();
+  std::vector<int64_t> places;
+  for (int64_t b = 0; b < batch; ++b) {
+    const auto row = ids.begin() + b * length;
+    const auto at = std::find(row, row + length, id);
+    places.push_back(at == row + length ? -1 : at - row);
+  }
+  return places;
+}
+
+namespace {
+
+Tensor pooled_by(PoolActivation f, const Tensor& x) {
+  switch (f) {
+    case PoolActivation::tanh:
+      return tanh(x);
+    case PoolActivation::relu:
+      return relu(x);
+    case PoolActivation::gelu_erf:
+      return gelu_erf(x);
+    case PoolActivation::gelu_tanh:
+      return gelu_tanh(x);
+    case PoolActivation::gelu_sigmoid:
+      return sigmoid_gelu(x);
+    case PoolActivation::silu:
+      break;
+  }
+  return silu(x);
+}
+
+}  // namespace
+
+PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights,
+                       PoolActivation f)
+    : activation(f),
+      pool(width, width, true, init.at("pool"), weights),
       classifier(width, classes, true, init.at("classifier"), weights) {}
 
 Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {
-  const Tensor pooled = tanh(pool.forward(select(hidden, 1, 0)));        // [B, D]
+  const Tensor pooled = pooled_by(activation, pool.forward(select(hidden, 1, 0)));  // [B, D]
   return classifier.forward(dropout(pooled, p, pass.at("classifier")));  // [B, classes]
 }
 

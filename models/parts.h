@@ -62,6 +62,8 @@ inline constexpr std::string_view emb_norm = "a norm after the sum of the tables
 inline constexpr std::string_view position_offset =
     "rows of the position table before position 0: 2 in RoBERTa and BART";
 inline constexpr std::string_view token_types = "rows of the token type table; 0: no table";
+inline constexpr std::string_view padding_id =
+    "id of padding: its row of the token table gets no gradient from look-ups; -1: none does that";
 inline constexpr std::string_view mask_id =
     "id of the token that hides others; -1: the last of the vocabulary";
 inline constexpr std::string_view mlm_head = "a head for masked tokens";
@@ -122,29 +124,46 @@ std::string_view extend_table(std::string_view field, int64_t& rows, int64_t len
 void require_no_memory(std::string_view model, const SegmentMemory& memory);
 
 /// The layer between hidden states and the projection to tokens in BERT \cite devlin2019 : norm(f(W
-/// h + b)).
+/// h + b)). Its result is as wide as the token table, E.
 struct TokenTransform : Module {
   TokenTransform() = default;
-  TokenTransform(int64_t width, Activation f, double eps, const Init& init, const Scheme& weights);
+  TokenTransform(int64_t width, int64_t table, Activation f, double eps, const Init& init,
+                 const Scheme& weights);
 
-  Tensor forward(const Tensor& hidden) const;  // [..., D] -> [..., D]
+  Tensor forward(const Tensor& hidden) const;  // [..., D] -> [..., E]
   void visit(Visitor& v) override { v("dense", dense)("norm", norm); }
 
   Activation activation = Activation::gelu_erf;
-  Linear dense;  ///< [D, D]
+  Linear dense;  ///< [E, D]
   Normalization norm;
 };
 
-/// Classification head for a whole sequence: C Drop(tanh(P h_0)), h_0 the hidden state of its first
+/// The function between the two layers of a head for whole sequences: tanh in BERT and RoBERTa, relu
+/// in DistilBERT, gelu in ELECTRA.
+enum class PoolActivation : uint8_t { tanh, relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu };
+template <>
+inline constexpr std::array<std::string_view, 6> value_names<PoolActivation>{
+    "tanh", "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu"};
+
+/// Returns the same function as one of heads; throws ValueError on a gated one.
+PoolActivation pool_activation(Activation f);
+
+/// Returns the place of the first token `id` of each sample of tokens [B, L], -1 if it has none, on
+/// the host. Waits for the device.
+std::vector<int64_t> first_places(const Tensor& tokens, int64_t id);
+
+/// Classification head for a whole sequence: C Drop(f(P h_0)), h_0 the hidden state of its first
 /// token \cite devlin2019 .
 struct PooledHead : Module {
   PooledHead() = default;
-  PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights);
+  PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights,
+             PoolActivation f = PoolActivation::tanh);
 
   /// hidden [B, L, D] -> [B, classes]; applies dropout only if pass.training.
   Tensor forward(const Tensor& hidden, float p, Pass pass) const;
   void visit(Visitor& v) override { v("pool", pool)("classifier", classifier); }
 
+  PoolActivation activation = PoolActivation::tanh;
   Linear pool;        ///< [D, D]
   Linear classifier;  ///< [classes, D]
 };

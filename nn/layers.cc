@@ -1,11 +1,13 @@
 #include "nn/layers.h"
 
+#include "autograd/mode.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/random.h"
+#include "ops/shape.h"
 
 namespace longspan {
 
@@ -32,7 +34,12 @@ Linear Linear::detached() const {
 Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)
     : weight(init.at("weight").make({rows, width}, scheme)) {}
 
-Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids); }
+Tensor Embedding::forward(const Tensor& ids, int64_t padding) const {
+  const Tensor rows = embedding(weight, ids);
+  if (padding < 0 || !autograd::recording()) return rows;
+  const Tensor is_padding = equal(ids, full_like(ids, static_cast<double>(padding)));
+  return where(unsqueeze(is_padding, -1), rows.detach(), rows);
+}
 
 Normalization::Normalization(NormKind norm, int64_t width, double epsilon, const Init& init)
     : kind(norm), eps(epsilon), weight(init.at("weight").make({width}, Scheme::constant(1))) {

@@ -34,8 +34,9 @@ struct Embedding : Module {
   Embedding() = default;
   Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme);
 
-  /// ids [...] of an integer dtype -> [..., width]. Throws ValueError on an id outside the table.
-  Tensor forward(const Tensor& ids) const;
+  /// ids [...] of an integer dtype -> [..., width]. Rows of the id `padding` are constants: the
+  /// table gets no gradient from them. Throws ValueError on an id outside the table.
+  Tensor forward(const Tensor& ids, int64_t padding = -1) const;
   void visit(Visitor& v) override { v("weight", weight); }
 
   Tensor weight;  ///< [rows, width]

@@ -50,8 +50,12 @@ constexpr std::string_view harmless[] = {
     "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
     "use_bfloat16", "use_cache",
     // Poolers and heads of the original BERT.
-    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "cross_attention_hidden_size", "directionality", "init_range", "is_composition", "model_name",
+    "n_ctx", "tgt_len", "trainer_compatible", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
     "pooler_size_per_head", "pooler_type",
+    // Summaries of a sequence, which no head here has.
+    "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
+    "summary_type", "summary_use_proj",
     // Token ids that the calling programs insert themselves.
     "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
     // How to generate.
@@ -63,11 +67,7 @@ constexpr std::string_view harmless[] = {
     "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k",
     "top_p", "typical_p"};
 
-/// Members that change nothing if they have this value, written as JSON, and why other values are
-/// refused.
-struct OnlyValue {
-  std::string_view name, value, why;
-};
+/// What all types expect that do not say otherwise.
 constexpr OnlyValue only[] = {
     {"add_bias_logits", "false", "it has no other biases"},
     {"add_cross_attention", "false", "no encoder here reads a second sequence"},
@@ -126,10 +126,12 @@ std::string objection(const JsonMember& m, const Json& given, const Json& known,
                : fmt::format("num_hidden_layers is {}; expected {}, as another member says",
                              to_string(m.value), to_string(layers));
   }
-  for (const OnlyValue& o : only) {
-    if (o.name != m.name) continue;
-    if (equal(m.value, parse_json(o.value))) return {};
-    return fmt::format("{} is {}; expected {}: {}", m.name, to_string(m.value), o.value, o.why);
+  for (const std::span<const OnlyValue> list : {others.only, std::span<const OnlyValue>(only)}) {
+    for (const OnlyValue& o : list) {
+      if (o.name != m.name) continue;
+      if (equal(m.value, parse_json(o.value))) return {};
+      return fmt::format("{} is {}; expected {}: {}", m.name, to_string(m.value), o.value, o.why);
+    }
   }
   if (std::any_of(std::begin(harmless), std::end(harmless), is_name)) return {};
   return fmt::format("{} is {}, and is not known here", m.name, to_string(m.value));
@@ -345,7 +347,11 @@ class Given {
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names) {
   const std::string file = in_folder(path, kWeights);
-  const TensorList tensors = read_tensors(file);
+  load_pretrained(read_tensors(file), file, into, names);
+}
+
+void load_pretrained(const TensorList& tensors, const std::string& file, const TensorList& into,
+                     const PretrainedNames& names) {
   Faults faults;
   Given given(tensors, names, faults);
   const std::vector<Stacked> wanted = stacked(into);
@@ -403,41 +409,49 @@ void save_pretrained(const std::string& folder, const TensorList& tensors, const
   replace_file(folder + "/" + kConfig, to_string(as_written(config)) + "\n", kOp);
 }
 
-Settings read_pretrained_config(const std::string& path, const Json& known,
-                                const PretrainedMembers& others) {
+Json read_pretrained_json(const std::string& path) {
   const std::string file = in_folder(path, kConfig);
-  const Json given = [&] {
-    try {
-      Json json = parse_json(read_file(file, kOp));
-      require(json.is_object(), kOp, "it is {}; expected an object", json.kind());
-      return json;
-    } catch (const ValueError& error) {
-      fail<IoError>(kOp, "{}: {}", file, error.what());
-    }
-  }();
+  try {
+    Json json = parse_json(read_file(file, kOp));
+    require(json.is_object(), kOp, "it is {}; expected an object", json.kind());
+    return json;
+  } catch (const ValueError& error) {
+    fail<IoError>(kOp, "{}: {}", file, error.what());
+  }
+}
+
+Settings settings_of_members(const Json& given, const std::string& origin, const Json& known,
+                             const PretrainedMembers& others,
+                             std::vector<std::string>& objections) {
   Settings settings;
-  std::string objections;
   for (const JsonMember& m : given.object()) {
     if (m.value.is_null()) continue;
     const Json* ours = known.find(m.name);
     if (ours == nullptr) {
-      const std::string text = objection(m, given, known, others);
-      if (!text.empty()) objections += "\n  " + text;
+      std::string text = objection(m, given, known, others);
+      if (!text.empty()) objections.push_back(std::move(text));
       continue;
     }
     Json value = m.value;
-    if (ours->is_array() && value.is_integer())
-      value = Json(Json::Array{value});  // as for
-                                         // num_buckets
+    if (ours->is_array() && value.is_integer()) value = Json(Json::Array{value});
     if (ours->is_array() && value.is_object()) value = names_of_labels(value);
     if (m.name == "tie_projs" && value.is_array()) value = numbers_of_flags(value);
-    settings.push_back({m.name, value, file});
+    settings.push_back({m.name, value, origin});
   }
+  return settings;
+}
+
+Settings read_pretrained_config(const std::string& path, const Json& known,
+                                const PretrainedMembers& others) {
+  const std::string file = in_folder(path, kConfig);
+  const Json given = read_pretrained_json(file);
+  std::vector<std::string> objections;
+  Settings settings = settings_of_members(given, file, known, others, objections);
   const Json* type = given.find("model_type");
   require(objections.empty(), kOp,
-          "{}, model_type {}, says what this model would not do:{}\nName a member in `accepted` of "
-          "load_pretrained_config() where you know that it changes nothing",
-          file, type != nullptr ? to_string(*type) : "unknown", objections);
+          "{}, model_type {}, says what this model would not do:\n  {}\nName a member in `accepted` "
+          "of load_pretrained_config() where you know that it changes nothing",
+          file, type != nullptr ? to_string(*type) : "unknown", fmt::join(objections, "\n  "));
   return settings;
 }
 

@@ -31,6 +31,9 @@ struct PretrainedNames {
 /// it copies, before anything is written; ShapeError if the parts of a tensor do not fit together.
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names = {});
+/// The same from tensors that have been read; `source` names them in messages.
+void load_pretrained(const TensorList& tensors, const std::string& source, const TensorList& into,
+                     const PretrainedNames& names = {});
 
 /// Writes FOLDER/config.json and FOLDER/model.safetensors, each completely or not at all. Tensors
 /// of the same name are stacked, as load_pretrained() reads them. Fields of `config` are written as
@@ -39,13 +42,29 @@ void load_pretrained(const std::string& path, const TensorList& into,
 /// Throws IoError; ShapeError as load_pretrained().
 void save_pretrained(const std::string& folder, const TensorList& tensors, const Json& config);
 
+/// A member of a config.json that changes nothing if it has this value, written as JSON, and why
+/// other values are refused.
+struct OnlyValue {
+  std::string_view name, value, why;
+};
+
 /// Members of a config.json to ignore, besides those that become fields.
 struct PretrainedMembers {
   /// Members that the model's code never reads.
   std::span<const std::string_view> never_read = {};
   /// Members that the caller names: ignored whatever their value.
   std::vector<std::string> accepted = {};
+  /// What this type of model expects where others expect something else.
+  std::span<const OnlyValue> only = {};
 };
+
+/// Returns FOLDER/config.json, or a file. Throws IoError, also if it is no JSON object.
+Json read_pretrained_json(const std::string& path);
+
+/// Returns the members of `given` as settings of the fields of `known`, as read_pretrained_config()
+/// does, and adds to `objections` a line for each member that cannot be ignored.
+Settings settings_of_members(const Json& given, const std::string& origin, const Json& known,
+                             const PretrainedMembers& others, std::vector<std::string>& objections);
 
 /// Returns the members of FOLDER/config.json, or of a file, as settings. Null members are skipped,
 /// and so are those that do not affect what a model computes, e.g. generation options; an integer

@@ -10,9 +10,14 @@
 
 #include "models/bigbird/bigbird.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "models/model_spec.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -73,11 +78,62 @@ BigBird::BigBird(const BigBirdConfig& config, const Init& init)
           "classes = {} and span_head = {} with causal = true; heads of classes and spans need "
           "causal = false",
           config.classes, config.span_head);
+  if (!config.span_block) return;
+  const Scheme weights = Scheme::truncated_normal(config.init_std);
+  span_block_ = std::make_unique<FeedForward>(FeedForwardOptions{.d_model = config.d_model,
+                                                                 .d_ff = config.d_ff,
+                                                                 .activation = config.activation,
+                                                                 .weights = weights,
+                                                                 .out_weights = weights},
+                                              init.at("span_block"));
+  span_norm_ = {NormKind::layer, config.d_model, config.norm_eps, init.at("span_norm")};
 }
 
-LayerContext BigBird::layer_context(const EncoderInputs& in) const {
+void BigBird::visit(Visitor& v) {
+  Encoder::visit(v);
+  v("span_block", span_block_)("span_norm", span_norm_);
+}
+
+Tensor BigBird::question_of(const Tensor& tokens) const {
+  const int64_t batch = tokens.dim(0), length = tokens.dim(1);
+  const std::vector<int64_t> ends = first_places(tokens, config_.separator_id);
+  std::vector<uint8_t> mask(static_cast<size_t>(batch * length), 0);
+  for (int64_t b = 0; b < batch && length > 0; ++b) {
+    const int64_t end = std::max<int64_t>(ends[static_cast<size_t>(b)], 0);
+    std::fill_n(mask.begin() + b * length, end + 1, 1);
+  }
+  return Tensor::from(mask, {batch, length}, tokens.device());
+}
+
+SpanLogits BigBird::span_logits(const EncoderInputs& in, Pass pass) const {
+  EncoderInputs typed = in;
+  Tensor question;
+  if (config_.separator_id >= 0) question = question_of(in.tokens);
+  if (question && config_.token_types > 1 && !in.types) {
+    typed.types = equal(question, zeros_like(question));
+  }
+  Tensor x = forward(typed, pass);
+  if (config_.span_block) {
+    const Tensor in_head = dropout(x, config_.dropout, pass.at("span_block"));
+    const Tensor y = span_block_->forward(in_head, {}, pass.at("span_block")).y;
+    x = span_norm_.forward(add(dropout(y, config_.dropout, pass.at("span_norm")), x));
+  }
+  SpanLogits logits = spans(x, in.lengths, pass);
+  if (!question) return logits;
+  for (Tensor* side : {&logits.start, &logits.end}) {
+    const Tensor others = slice(sub(*side, 1e6), 1, 1);
+    const Tensor moved = concat({slice(*side, 1, 0, 1), others}, 1);
+    *side = where(question, moved, *side);
+  }
+  return logits;
+}
+
+LayerContext BigBird::layer_context(const EncoderInputs& in, Pass pass) const {
   LayerContext seen;
-  seen.layer_patterns = patterns_.of(in.tokens.dim(1), in.lengths);
+  seen.layer_patterns = patterns_.of(in.tokens.dim(1), in.lengths, pass.training);
+  if (const Tensor hidden = hidden_tokens(kName, in)) {
+    for (AttentionPattern& p : seen.layer_patterns) p = with_hidden_keys(std::move(p), hidden);
+  }
   return seen;
 }
 

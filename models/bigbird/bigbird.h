@@ -16,10 +16,15 @@ struct BigBirdConfig : EncoderConfig, BigBirdBlocks {
   /// Makes a language model that predicts the next token: the lower triangle of the same blocks,
   /// with random ones from the past. Neither is in the paper.
   bool causal = false;
+  bool span_block = false;
+  int64_t separator_id = -1;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
     BigBirdBlocks::visit(v);
+    v("span_block", span_block, "span_head: a feed-forward block before the head, as released");
+    v("separator_id", separator_id,
+      "span_head: answers come after the first such token, by 1e6; -1: anywhere");
     v("causal", causal,
       "predicts the next token: the lower triangle of the blocks (not in the paper)");
   }
@@ -49,13 +54,22 @@ class BigBird final : public Encoder, public ContinuesSequences {
   /// Requires `causal`.
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  /// With separator_id, subtracts 1e6 from the logits of the question, the tokens 1 up to the first
+  /// separator; types that are undefined are then 0 up to it and 1 behind it.
+  SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override;
+  void visit(Visitor& v) override;
 
  protected:
-  LayerContext layer_context(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in, Pass pass) const override;
 
  private:
+  /// Returns the question of each sample, u8 [B, L]: its tokens up to the first separator.
+  Tensor question_of(const Tensor& tokens) const;
+
   BigBirdConfig config_;
   BigBirdPatterns patterns_;
+  std::unique_ptr<FeedForward> span_block_;
+  Normalization span_norm_;
 };
 
 /// Entry of the model under the name that programs use.

@@ -62,7 +62,7 @@ std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& c, int64_t 
           "{} blocks are too few for {} random ones a row; expected {} or more", n, r, 5 + r);
   // With r + 5 blocks to draw from, every row has at least r valid ones.
   int64_t end = n - 1;
-  if (c.random == RandomPlan::first_1024) {
+  if (c.random != RandomPlan::uniform) {
     end = std::min(end, std::max(ceil_div(kFirstTokens, c.block), r + 5));
   }
   std::vector<std::vector<int64_t>> rows;
@@ -76,7 +76,7 @@ std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& c, int64_t 
 std::vector<int64_t> past_random_blocks(const BigBirdBlocks& c, int64_t layer, int64_t head,
                                         int64_t row) {
   int64_t end = row - 1;
-  if (c.random == RandomPlan::first_1024) {
+  if (c.random != RandomPlan::uniform) {
     end = std::min(end, ceil_div(kFirstTokens, c.block));
   }
   const BlockRange legal[] = {{1, end}};
@@ -126,8 +126,9 @@ BigBirdPatterns::BigBirdPatterns(std::string model, const BigBirdBlocks& blocks,
   require(!c.count_repeats || c.random == RandomPlan::given, model_,
           "count_repeats is for random = given; random = {} repeats no block",
           name_of_value(c.random));
-  require(!causal || c.random != RandomPlan::given, model_,
-          "random = given is for rows that see later blocks; expected uniform or first_1024");
+  require(!causal || c.random == RandomPlan::uniform || c.random == RandomPlan::first_1024, model_,
+          "random = {} is for rows that see later blocks; expected uniform or first_1024",
+          name_of_value(c.random));
 }
 
 void BigBirdPatterns::set_random_blocks(const Tensor& blocks) {
@@ -145,11 +146,20 @@ void BigBirdPatterns::set_random_blocks(const Tensor& blocks) {
   random_blocks_ = blocks;
 }
 
-BlockTable BigBirdPatterns::table(int64_t layer, int64_t head, int64_t length) const {
+BlockTable BigBirdPatterns::table(int64_t layer, int64_t head, int64_t length,
+                                  bool training) const {
   if (causal_) return causal_table(layer, head, 0, length);
   const int64_t b = std::min(blocks_.block, std::max<int64_t>(length, 1));
   const int64_t r = blocks_.n_random, n = ceil_div(length, b);
   if (n < 5 + r) return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
+  if (blocks_.random == RandomPlan::package) {
+    if (length <= (5 + 2 * r) * blocks_.block) return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
+    if (!training) {
+      const std::vector<int64_t> first(static_cast<size_t>(r), 0);
+      const std::vector<std::vector<int64_t>> rows(static_cast<size_t>(n - 2), first);
+      return bigbird_blocks(length, b, rows, true);
+    }
+  }
   if (blocks_.random != RandomPlan::given) {
     return bigbird_blocks(length, b, random_blocks(blocks_, layer, head, n));
   }
@@ -184,7 +194,7 @@ BlockTable BigBirdPatterns::causal_table(int64_t layer, int64_t head, int64_t fi
 
 std::vector<AttentionPattern> BigBirdPatterns::make(int64_t length,
                                                     const std::vector<int64_t>& valid,
-                                                    int64_t first) const {
+                                                    int64_t first, bool training) const {
   std::vector<int64_t> distinct = valid;
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
@@ -199,7 +209,8 @@ std::vector<AttentionPattern> BigBirdPatterns::make(int64_t length,
     std::vector<BlockTable> tables;
     for (const int64_t l : distinct) {
       for (int64_t h = 0; h < n_head_; ++h) {
-        tables.push_back(causal_ ? causal_table(layer, h, first, l) : table(layer, h, l));
+        tables.push_back(causal_ ? causal_table(layer, h, first, l)
+                                 : table(layer, h, l, training));
       }
     }
     patterns.push_back(patterns::block_lists(
@@ -209,20 +220,21 @@ std::vector<AttentionPattern> BigBirdPatterns::make(int64_t length,
   return patterns;
 }
 
-std::vector<AttentionPattern> BigBirdPatterns::of(int64_t length, const Tensor& lengths) const {
+std::vector<AttentionPattern> BigBirdPatterns::of(int64_t length, const Tensor& lengths,
+                                                  bool training) const {
   std::vector<int64_t> valid{length};
   if (lengths && blocks_.global_last == GlobalLast::real && !causal_) {
     valid = to_device(lengths, {}).to_vector<int64_t>();
     for (int64_t& l : valid) l = std::clamp<int64_t>(l, 0, length);
   }
-  std::vector<AttentionPattern> seen = make(length, valid, 0);
+  std::vector<AttentionPattern> seen = make(length, valid, 0, training);
   for (AttentionPattern& p : seen) p = with_lengths(p, lengths, lengths);
   return seen;
 }
 
 std::vector<AttentionPattern> BigBirdPatterns::rows(int64_t first, int64_t length) const {
   require(causal_, model_, "rows of their own are for causal = true");
-  return make(length, {length}, first);
+  return make(length, {length}, first, false);
 }
 
 }  // namespace longspan

@@ -17,11 +17,13 @@ namespace longspan {
 /// How random blocks are drawn. uniform: from all blocks that the row does not attend to otherwise;
 /// first_1024: only from such blocks in the first 1,024 tokens, as in the paper's experiments (in
 /// the first r + 5 blocks if those are longer and attention is bidirectional); given:
-/// set_random_blocks() supplies them.
-enum class RandomPlan : uint8_t { uniform, first_1024, given };
+/// set_random_blocks() supplies them; package: as the package transformers, where every row counts
+/// the first block r times more in evaluation, training draws as first_1024 does, and attention is
+/// full up to 5 + 2 r blocks.
+enum class RandomPlan : uint8_t { uniform, first_1024, given, package };
 template <>
-inline constexpr std::array<std::string_view, 3> value_names<RandomPlan>{"uniform", "first_1024",
-                                                                         "given"};
+inline constexpr std::array<std::string_view, 4> value_names<RandomPlan>{"uniform", "first_1024",
+                                                                         "given", "package"};
 
 /// Which block is the last, global one. real: the last block that holds a valid token of the
 /// sample; padded: the last block of the batch, as in the reference implementations, so that the
@@ -112,10 +114,11 @@ class BigBirdPatterns {
   void set_random_blocks(const Tensor& blocks);
 
   /// Returns the blocks that a head of a layer attends to, for a sample of `length` tokens.
-  BlockTable table(int64_t layer, int64_t head, int64_t length) const;
+  BlockTable table(int64_t layer, int64_t head, int64_t length, bool training = false) const;
   /// Returns the patterns of all layers for [B, length] with valid `lengths` (i64 [B]; undefined:
   /// all).
-  std::vector<AttentionPattern> of(int64_t length, const Tensor& lengths) const;
+  std::vector<AttentionPattern> of(int64_t length, const Tensor& lengths,
+                                   bool training = false) const;
   /// Returns the patterns of all layers for queries `first` to length - 1 and all `length` keys;
   /// causal only.
   std::vector<AttentionPattern> rows(int64_t first, int64_t length) const;
@@ -123,7 +126,7 @@ class BigBirdPatterns {
  private:
   BlockTable causal_table(int64_t layer, int64_t head, int64_t first, int64_t length) const;
   std::vector<AttentionPattern> make(int64_t length, const std::vector<int64_t>& valid,
-                                     int64_t first) const;
+                                     int64_t first, bool training) const;
 
   std::string model_;
   BigBirdBlocks blocks_;

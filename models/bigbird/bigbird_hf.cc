@@ -12,6 +12,13 @@ constexpr NamePair bigbird_heads[] = {
     {"mlm.norm", "cls.predictions.transform.LayerNorm"},
     {"head.weight", "cls.predictions.decoder.weight"},
     {"head.bias", "cls.predictions.bias"},
+    {"pool", "classifier.dense"},
+    {"classifier", "classifier.out_proj"},
+    {"tags", "classifier"},
+    {"span_block.in", "qa_classifier.intermediate.dense"},
+    {"span_block.out", "qa_classifier.output.dense"},
+    {"span_norm", "qa_classifier.output.LayerNorm"},
+    {"spans", "qa_classifier.qa_outputs"},
 };
 constexpr auto bigbird_unused = joined(detail::bert_head_unused, {"pooler.weight", "pooler.bias"});
 
@@ -33,18 +40,23 @@ BigBirdKeys::BigBirdKeys() {
 BigBirdConfig bigbird_config(const BigBirdKeys& k) {
   require(k.model_type == "big_bird", kOp, "model_type is \"{}\"; expected \"big_bird\"",
           k.model_type);
-  require(k.attention_type == "block_sparse", kOp,
-          "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
+  const bool full = k.attention_type == "original_full";
+  require(full || k.attention_type == "block_sparse", kOp,
+          "attention_type is \"{}\"; expected \"block_sparse\" or \"original_full\"",
+          k.attention_type);
   BigBirdConfig c;
   detail::set_shared(k, c);
-  c.block = k.block_size;
+  c.block = full ? k.max_position_embeddings : k.block_size;
   c.n_random = k.num_random_blocks;
-  c.random = RandomPlan::first_1024;
+  c.random = RandomPlan::package;
   c.global_last = GlobalLast::padded;
   c.qkv_bias = k.use_bias;
   c.emb_scale = k.rescale_embeddings;
   c.emb_dropout_first = true;
-  c.dropout_attn = 0;
+  if (!full) c.dropout_attn = 0;  // sparse attention has none there
+  c.pool_activation = pool_activation(c.activation);
+  c.pool_dropout = true;
+  c.separator_id = k.sep_token_id;
   return c;
 }
 
@@ -54,7 +66,9 @@ BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
   detail::require_mlm(c, "big_bird", false);
   BigBirdKeys k;
   detail::get_shared(c, k);
-  k.block_size = c.block;
+  if (c.separator_id >= 0) k.sep_token_id = c.separator_id;
+  if (c.block >= c.n_max) k.attention_type = "original_full";
+  if (c.block < c.n_max) k.block_size = c.block;
   k.num_random_blocks = c.n_random;
   k.use_bias = c.qkv_bias;
   k.rescale_embeddings = c.emb_scale;

@@ -18,12 +18,13 @@ struct BigBirdKeys : EncoderKeys {
   int64_t block_size = 64, num_random_blocks = 3;
   std::string attention_type = "block_sparse";
   bool use_bias = true, rescale_embeddings = false;
+  int64_t sep_token_id = 66;  ///< the token between question and text
 
   void visit(auto& v) {
     EncoderKeys::visit(v);
     v("block_size", block_size)("num_random_blocks", num_random_blocks)(
-        "attention_type", attention_type)("use_bias", use_bias)("rescale_embeddings",
-                                                                rescale_embeddings);
+        "attention_type", attention_type)("use_bias", use_bias)(
+        "rescale_embeddings", rescale_embeddings)("sep_token_id", sep_token_id);
   }
 };
 

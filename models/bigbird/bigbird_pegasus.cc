@@ -112,10 +112,10 @@ BigBirdPegasus::BigBirdPegasus(const BigBirdPegasusConfig& config, const Init& i
       config_(config),
       patterns_(kName, config, config.n_layer, config.n_head, config.n_max) {}
 
-LayerContext BigBirdPegasus::layer_context(const SequenceInputs& in) const {
+LayerContext BigBirdPegasus::layer_context(const SequenceInputs& in, Pass pass) const {
   require(!in.global, kName, "global tokens are the first and the last block; expected none");
   LayerContext seen;
-  seen.layer_patterns = patterns_.of(in.source.dim(1), in.lengths);
+  seen.layer_patterns = patterns_.of(in.source.dim(1), in.lengths, pass.training);
   return seen;
 }
 

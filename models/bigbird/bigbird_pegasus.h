@@ -92,7 +92,7 @@ class BigBirdPegasus final : public EncoderDecoder {
   int64_t max_length() const override { return config_.n_max_target; }
 
  protected:
-  LayerContext layer_context(const SequenceInputs& in) const override;
+  LayerContext layer_context(const SequenceInputs& in, Pass pass) const override;
 
  private:
   BigBirdPegasusConfig config_;

@@ -126,7 +126,7 @@ BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
       kName, "pattern = fixed has no materialized attention; expected attention_impl = fused");
 }
 
-LayerContext BlockBert::layer_context(const EncoderInputs& in) const {
+LayerContext BlockBert::layer_context(const EncoderInputs& in, Pass /*pass*/) const {
   const int64_t length = in.tokens.dim(1), unit = config_.pad_to_multiple;
   const int64_t padded = unit > 0 ? round_up(length, unit) : length;
   LayerContext seen;
@@ -135,7 +135,7 @@ LayerContext BlockBert::layer_context(const EncoderInputs& in) const {
                            length, {fixed_blocks(length, config_.stride, config_.columns)}, {},
                            fmt::format("fixed both ways({}, {})", config_.stride, config_.columns))
                      : patterns::permuted_blocks(length, permutations_, padded);
-  seen.pattern = with_lengths(seen.pattern, in.lengths, in.lengths);
+  seen.pattern = seen_in(seen.pattern, in);
   return seen;
 }
 

@@ -75,7 +75,7 @@ class BlockBert final : public Encoder {
   const BlockBertConfig& config() const { return config_; }
 
  protected:
-  LayerContext layer_context(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in, Pass pass) const override;
 
  private:
   BlockBertConfig config_;

@@ -198,6 +198,7 @@ Tensor BpEncoder::roots(const SourceTokens& source, Pass pass) const {
 
 Tensor BpEncoder::class_logits(const EncoderInputs& in, Pass pass) const {
   require(config_.classes > 0, kName, "classification needs classes > 0");
+  require_no_mask(kName, in);
   const Tensor root = cast(roots({in.tokens, in.lengths}, pass), classes_.weight.dtype());
   const float p = or_default(config_.dropout_out, config_.dropout);
   return classes_.forward(dropout(root, p, pass.at("classifier")));

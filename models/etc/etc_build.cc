@@ -193,7 +193,7 @@ Etc::Etc(const EtcConfig& config, const Init& init)
     : config_((check(config), config)), encoder_(config, init) {
   const EtcConfig& c = config_;
   const Scheme weights = weights_of(c);
-  mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), weights);
+  mlm_ = TokenTransform(c.d_model, c.d_model, c.activation, c.norm_eps, init.at("mlm"), weights);
   const Init head = init.at("head");
   if (c.d_embed > 0) {
     head_projection_ = Linear(c.d_model, c.d_embed, true, head.at("projection"), weights);

@@ -110,7 +110,8 @@ LinformerOptions linformer_options(const LinformerConfig& c, int64_t layer) {
 Linformer::Linformer(const LinformerConfig& config, const Init& init)
     : Encoder(kName, config, attention_layers(config, init), init), config_(config) {}
 
-LayerContext Linformer::layer_context(const EncoderInputs& in) const {
+LayerContext Linformer::layer_context(const EncoderInputs& in, Pass /*pass*/) const {
+  require_no_mask(kName, in);
   LayerContext seen;
   seen.lengths = in.lengths;
   return seen;

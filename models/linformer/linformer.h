@@ -51,7 +51,7 @@ class Linformer final : public Encoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:
-  LayerContext layer_context(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in, Pass pass) const override;
 
  private:
   LinformerConfig config_;

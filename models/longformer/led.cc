@@ -96,7 +96,7 @@ Led::Led(const LedConfig& config, const Init& init)
     : EncoderDecoder(kName, shell_of(config), init, encoder_attention(config, init)),
       config_(config) {}
 
-LayerContext Led::layer_context(const SequenceInputs& in) const {
+LayerContext Led::layer_context(const SequenceInputs& in, Pass /*pass*/) const {
   const int64_t batch = in.source.dim(0), length = in.source.dim(1);
   LayerContext ctx;
   ctx.lengths = in.lengths;

@@ -73,7 +73,7 @@ class Led final : public EncoderDecoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:
-  LayerContext layer_context(const SequenceInputs& in) const override;
+  LayerContext layer_context(const SequenceInputs& in, Pass pass) const override;
 
  private:
   LedConfig config_;

@@ -35,6 +35,16 @@ const GlobalTokens& globals_of(const LayerContext& ctx) {
   return own != nullptr ? *own : none;
 }
 
+/// The rows of x that no other row sees, for layers that make their own patterns.
+struct HiddenTokens {
+  Tensor rows;  // u8 [B, L]
+};
+
+AttentionPattern without_hidden(AttentionPattern pattern, const LayerContext& ctx) {
+  const auto* hidden = ctx.own.find<HiddenTokens>();
+  return hidden != nullptr ? with_hidden_keys(std::move(pattern), hidden->rows) : pattern;
+}
+
 /// Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
 constexpr TrainingDefaults published{.length = 4096,
                                      .batch = 64,
@@ -139,10 +149,11 @@ Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const Laye
                                     const Dropout& dropout) const {
   const LongformerAttentionOptions& o = options_;
   const Tensor k = split_heads(k_.forward(x));
-  const AttentionPattern pattern =
+  AttentionPattern pattern =
       with_lengths(patterns::window_and_globals(x.dim(1), o.one_sided_window, dilations(o),
                                                 globals_of(ctx).positions, x.device()),
                    ctx.lengths, ctx.lengths);
+  pattern = without_hidden(std::move(pattern), ctx);
   std::vector<Keys> keys{{k, v}};
   if (const GlobalTokens& globals = globals_of(ctx)) {
     const Tensor rows = unsqueeze(globals.rows, 1);                  // [B, 1, G]
@@ -156,7 +167,8 @@ Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const Layer
                                    const Dropout& dropout) const {
   const GlobalTokens& globals = globals_of(ctx);
   const Tensor rows = permute_rows(x, globals.rows);  // [B, G, D]
-  const AttentionPattern pattern = with_lengths(patterns::dense(), globals.count, ctx.lengths);
+  const AttentionPattern pattern =
+      without_hidden(with_lengths(patterns::dense(), globals.count, ctx.lengths), ctx);
   return block_attention(split_heads(q_global_.forward(rows)), split_heads(k_global_.forward(x)), v,
                          pattern, {}, dropout)
       .out;
@@ -215,10 +227,11 @@ Longformer::Longformer(const LongformerConfig& config, const Init& init)
               attention_layers(config, [&](int64_t i) { return attention_init(init, i); }), init),
       config_(config) {}
 
-LayerContext Longformer::layer_context(const EncoderInputs& in) const {
+LayerContext Longformer::layer_context(const EncoderInputs& in, Pass /*pass*/) const {
   const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
   LayerContext seen;
   seen.lengths = in.lengths;
+  if (const Tensor hidden = hidden_tokens(kName, in)) seen.own.set(HiddenTokens{hidden});
   if (in.global) {
     if (in.global.rank() != 2 || in.global.dim(0) != batch || in.global.dim(1) != length) {
       fail_with<ShapeError>(kName, "global must be [B, L] as the tokens",
@@ -234,7 +247,27 @@ LayerContext Longformer::layer_context(const EncoderInputs& in) const {
   if (config_.globals == GlobalDefault::first) {
     seen.own.set(global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device()));
   }
+  if (config_.globals == GlobalDefault::question || config_.globals == GlobalDefault::candidate) {
+    seen.own.set(global_tokens(global_by_separator(in.tokens), in.lengths, device()));
+  }
   return seen;
+}
+
+Tensor Longformer::global_by_separator(const Tensor& tokens) const {
+  const int64_t batch = tokens.dim(0), length = tokens.dim(1);
+  const std::vector<int64_t> ends = first_places(tokens, config_.separator_id);
+  std::vector<uint8_t> mask(static_cast<size_t>(batch * length), 0);
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t end = ends[static_cast<size_t>(b)];
+    require(end >= 0, kName,
+            "sample {} has no token separator_id = {}, which tells what is global; set "
+            "EncoderInputs::global, or the option globals to first or none",
+            b, config_.separator_id);
+    const bool question = config_.globals == GlobalDefault::question;
+    const auto row = mask.begin() + b * length;
+    std::fill(row + (question ? 0 : std::min(end + 2, length)), row + (question ? end : length), 1);
+  }
+  return Tensor::from(mask, {batch, length});
 }
 
 AttentionOutline longformer_outline(const LongformerAttentionOptions& o, int64_t length,

@@ -57,12 +57,13 @@ class LongformerAttention final : public Layer {
 AttentionOutline longformer_outline(const LongformerAttentionOptions& options, int64_t length,
                                     bool first_global);
 
-/// Which tokens are global by default: the first token; none; or by_task: none for masked tokens,
-/// while models with heads for classes, spans or choices throw.
-enum class GlobalDefault : uint8_t { by_task, first, none };
+/// Which tokens are global by default: the first token; none; by_task: none for masked tokens,
+/// while models with heads for classes, spans or choices throw; question: those before the first
+/// token separator_id; candidate: those behind the first two.
+enum class GlobalDefault : uint8_t { by_task, first, none, question, candidate };
 template <>
-inline constexpr std::array<std::string_view, 3> value_names<GlobalDefault>{"by_task", "first",
-                                                                            "none"};
+inline constexpr std::array<std::string_view, 5> value_names<GlobalDefault>{
+    "by_task", "first", "none", "question", "candidate"};
 
 /// Longformer: The Long-Document Transformer \cite beltagy2020 .
 struct LongformerConfig : EncoderConfig {
@@ -75,6 +76,7 @@ struct LongformerConfig : EncoderConfig {
   std::vector<int64_t> dilation = {1};
   int64_t dilated_heads = -1;
   GlobalDefault globals = GlobalDefault::by_task;
+  int64_t separator_id = -1;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
@@ -82,6 +84,8 @@ struct LongformerConfig : EncoderConfig {
     v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads,
                                                meaning::dilated_heads);
     v("globals", globals, "which tokens are global by default");
+    v("separator_id", separator_id,
+      "id of the token between question and text; -1: there is none");
   }
 };
 
@@ -133,9 +137,12 @@ class Longformer final : public Encoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:
-  LayerContext layer_context(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in, Pass pass) const override;
 
  private:
+  /// Returns the mask [B, L] of the tokens that are global by the place of the first separator.
+  Tensor global_by_separator(const Tensor& tokens) const;
+
   LongformerConfig config_;
 };
 

@@ -22,7 +22,7 @@ constinit const CheckpointFormat longformer_format{
 
 LongformerKeys::LongformerKeys() {
   model_type = "longformer";
-  max_position_embeddings = 4098;
+  vocab_size = 30'522;
 }
 
 LongformerConfig longformer_config(const LongformerKeys& k) {
@@ -32,7 +32,12 @@ LongformerConfig longformer_config(const LongformerKeys& k) {
   shared.model_type = "roberta";  // for its position tables
   LongformerConfig c;
   set_encoder(shared, c);
+  const auto windows = std::ssize(k.attention_window);
+  require(windows == 1 || windows == k.num_hidden_layers, kOp,
+          "attention_window has {} numbers; expected one, or num_hidden_layers, {}", windows,
+          k.num_hidden_layers);
   c.one_sided_window = detail::one_sided(k.attention_window);
+  c.separator_id = k.sep_token_id;
   return c;
 }
 
@@ -42,6 +47,7 @@ LongformerKeys longformer_keys(const LongformerConfig& c) {
   LongformerKeys k;
   static_cast<EncoderKeys&>(k) = encoder_keys(c, "roberta");
   k.model_type = "longformer";
+  if (c.separator_id >= 0) k.sep_token_id = c.separator_id;
   k.attention_window.clear();
   for (int64_t i = 0; i < c.n_layer; ++i) {
     k.attention_window.push_back(2 * longformer_attention("longformer", c, i).one_sided_window);

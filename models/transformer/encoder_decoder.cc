@@ -24,20 +24,20 @@ EncoderDecoder::EncoderDecoder(std::string name, const TransformerConfig& shell,
                                std::vector<std::unique_ptr<Layer>> encoder_attention)
     : name_(std::move(name)), shell_(shell, init, std::move(encoder_attention)) {}
 
-LayerContext EncoderDecoder::checked_context(const SequenceInputs& in) const {
+LayerContext EncoderDecoder::checked_context(const SequenceInputs& in, Pass pass) const {
   if (in.source.rank() != 2) {
     fail_with<ShapeError>(name_, "the source must be [B, S]", {{"source", in.source}});
   }
-  return layer_context(in);
+  return layer_context(in, pass);
 }
 
 Tensor EncoderDecoder::encode(const SequenceInputs& in, Pass pass) const {
-  return shell_.run_encoder(in.source, checked_context(in), pass).y;
+  return shell_.run_encoder(in.source, checked_context(in, pass), pass).y;
 }
 
 Stack::Result EncoderDecoder::states(const SequenceInputs& in, Pass pass) const {
   return shell_.run_both({.tokens = in.tokens, .lengths = in.lengths, .source = in.source},
-                         checked_context(in), pass);
+                         checked_context(in, pass), pass);
 }
 
 Tensor EncoderDecoder::forward(const SequenceInputs& in, Pass pass) const {
@@ -72,11 +72,11 @@ std::unique_ptr<DecodeState> EncoderDecoder::start_after(const SourceTokens& sou
 }
 
 Tensor EncoderDecoder::attention_map(const Tensor& source, int64_t layer) const {
-  return shell_.encoder_attention_map(source, layer, layer_context({.source = source}));
+  return shell_.encoder_attention_map(source, layer, layer_context({.source = source}, Pass{}));
 }
 
 AttentionOutline EncoderDecoder::attention_outline(int64_t layer, int64_t length) const {
-  const LayerContext seen = layer_context({.source = zeros({1, length}, DType::i64)});
+  const LayerContext seen = layer_context({.source = zeros({1, length}, DType::i64)}, Pass{});
   return outline_of(seen, layer, shell_.config().n_head, length, length);
 }
 

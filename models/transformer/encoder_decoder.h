@@ -65,11 +65,11 @@ class EncoderDecoder : public LanguageModel, public WritesSequences, public Show
                  std::vector<std::unique_ptr<Layer>> encoder_attention = {});
 
   /// Returns the context of the encoder's layers for an input whose source is [B, S].
-  virtual LayerContext layer_context(const SequenceInputs& in) const = 0;
+  virtual LayerContext layer_context(const SequenceInputs& in, Pass pass) const = 0;
 
  private:
   /// layer_context() of an input whose source has been checked.
-  LayerContext checked_context(const SequenceInputs& in) const;
+  LayerContext checked_context(const SequenceInputs& in, Pass pass) const;
   /// forward() with the auxiliary losses and statistics of the layers.
   Stack::Result states(const SequenceInputs& in, Pass pass) const;
 

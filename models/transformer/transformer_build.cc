@@ -242,7 +242,7 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
     stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init, make_attention);
   }
   if (c.mlm_head) {
-    mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));
+    mlm_ = TokenTransform(c.d_model, c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));
   }
   for (int64_t layer = c.layer_loss ? 1 : c.n_layer; layer <= c.n_layer; ++layer) {
     const Init at = init.at("auxiliary").at(layer);

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/patterns/layout_cache.h"
 #include "ops/patterns/layout_spec.h"
 #include "ops/shape.h"
@@ -80,6 +81,12 @@ std::shared_ptr<const BlockLayout> merged(const std::vector<AttentionPattern>& p
 }
 
 }  // namespace
+
+AttentionPattern with_hidden_keys(AttentionPattern pattern, const Tensor& hidden) {
+  Tensor& all = pattern.mask.k_hidden;
+  all = all ? where(hidden, hidden, all) : hidden;
+  return pattern;
+}
 
 AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
                               const Tensor& k_valid) {

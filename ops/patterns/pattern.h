@@ -66,6 +66,10 @@ struct AttentionPattern {
 AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
                               const Tensor& k_valid);
 
+/// Returns the pattern with keys hidden besides those that it hides already: `hidden` is u8 [B, T],
+/// nonzero at keys of the first segment that no query sees.
+AttentionPattern with_hidden_keys(AttentionPattern pattern, const Tensor& hidden);
+
 /// Returns the pattern with its layout for these lengths and with a numeric q_start. Layouts that
 /// builders make are shared by content while in use. Throws ShapeError if the pattern has a layout
 /// for other lengths.

@@ -155,7 +155,7 @@ class ClusterEncoder final : public Encoder {
     c.d_ff = kInner;
     return c;
   }
-  LayerContext layer_context(const EncoderInputs&) const override { return {}; }
+  LayerContext layer_context(const EncoderInputs&, Pass) const override { return {}; }
 };
 
 TransformerConfig small_bart() {
@@ -175,7 +175,7 @@ class ClusterSequences final : public EncoderDecoder {
       : EncoderDecoder("clusters", small_bart(), init, cluster_layers(init)) {}
 
  private:
-  LayerContext layer_context(const SequenceInputs&) const override { return {}; }
+  LayerContext layer_context(const SequenceInputs&, Pass) const override { return {}; }
 };
 
 void expect_all_of_clusters(const LanguageModel::Losses& losses) {

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/named_tensor.h"
+#include "hub/type.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// Ids of special tokens, as a config.json says them; empty where it says nothing.
+struct HubIds {
+  std::optional<int64_t> pad, begin, end, separator, decoder_start;
+};
+
+/// A folder of the Hugging Face hub, as its config.json describes it: a checkpoint of the package
+/// transformers.
+struct HubFolder {
+  std::string path;
+  const HubType* type = nullptr;
+  const HubClass* head = nullptr;
+  Json fields;                      ///< of the model here, type->model
+  std::vector<std::string> labels;  ///< names of the classes of its head, if it has some
+  /// "single_label_classification", "multi_label_classification" or "regression"; empty: the number
+  /// of labels decides.
+  std::string problem_type;
+  HubIds ids;
+  Json members;  ///< of config.json, without those that are null
+
+  /// Returns the configuration of the model, which another head may get.
+  std::unique_ptr<ModelSpec> spec() const;
+};
+
+/// Whether `path` is a folder with a config.json that is no run of Longspan.
+bool is_hub_folder(const std::string& path);
+
+/// Reads FOLDER/config.json. Throws IoError if it cannot be read; ValueError that lists everything
+/// that the model here would not do.
+HubFolder read_hub_folder(const std::string& path);
+
+/// What became of the tensors of a folder.
+struct HubTensors {
+  int64_t read = 0;                   ///< tensors that parameters got
+  std::vector<std::string> drawn;     ///< parameters of new heads, which the folder lacks
+  std::vector<std::string> left_out;  ///< tensors of heads that the model lacks
+};
+
+/// Reads the weights of a folder, model.safetensors or its parts, into a model of folder.spec().
+/// Parameters of heads for classes, tags, answers and candidates may be missing, and then keep
+/// their values. Throws IoError that lists every missing, unknown and mis-shaped tensor, before a
+/// parameter changes.
+HubTensors load_hub_weights(const HubFolder& folder, Module& model);
+
+/// Compares the header of a folder's weights with the shapes of a model, before one is built.
+/// Throws IoError that lists the tensors of other shapes and the members of config.json that say
+/// so.
+void check_hub_shapes(const HubFolder& folder, const ModelSpec& spec);
+
+/// Returns the parameters of a model under their names in checkpoints of the folder's class.
+TensorList hub_named(const HubFolder& folder, Module& model);
+
+/// The same of gradients or parameters of these names, as files store them: parts of one tensor
+/// joined, matrices transposed where the type's are.
+TensorList hub_stored(const HubFolder& folder, const TensorList& named);
+
+}  // namespace longspan

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/io/json.h"
+#include "models/checkpoint_format.h"
+#include "train/config.h"
+#include "train/pretrained.h"
+
+namespace longspan {
+
+/// What the head of a checkpoint computes.
+enum class HubTask : uint8_t {
+  hidden,        ///< nothing: the checkpoint has no head
+  masked_token,  ///< the tokens that a mask hides
+  next_token,    ///< the token after each one
+  sequence,      ///< the tokens of a sequence after a source
+  classes,       ///< classes of a sequence
+  tags,          ///< classes of tokens
+  spans,         ///< where an answer begins and ends
+  choice         ///< a score of each candidate
+};
+
+/// A class of the package transformers whose checkpoints are read.
+struct HubClass {
+  std::string_view name;  ///< without the name of the type: "ForMaskedLM"
+  HubTask task;
+  /// Names of parameters of its head that differ from those of the type's format.
+  std::span<const NamePair> heads = {};
+  std::string_view without = {};  ///< what of the class is left out; empty: nothing
+};
+
+/// The members of a config.json while they become the fields of a model.
+struct HubMembers {
+  const Json& given;
+  const std::string& file;  ///< for messages
+  HubTask task = HubTask::hidden;
+  int64_t labels = 0;  ///< classes of the head
+  std::span<const OnlyValue> only = {};
+  std::vector<std::string>& objections;
+
+  /// Returns the members as a struct of keys, such as EncoderKeys. Adds an objection for each
+  /// member that is not one of them and cannot be ignored. Throws ValueError that names the member
+  /// on a value of a wrong type or outside its range.
+  template <class Keys>
+  Keys keys() const {
+    Keys result;
+    PretrainedMembers others{.only = only};
+    if constexpr (requires { Keys::passed_over; }) others.never_read = Keys::passed_over;
+    set_fields(result, settings_of_members(given, file, to_json(result), others, objections));
+    check_fields("config.json", result);
+    return result;
+  }
+};
+
+/// A type of model in the package transformers, and the model here that computes the same.
+struct HubType {
+  std::string_view name;        ///< the value of model_type: "bert"
+  std::string_view class_name;  ///< with which the names of its classes begin: "Bert"
+  std::string_view model;       ///< the value of --model: "blockbert"
+  std::span<const HubClass> classes;
+  const CheckpointFormat* format;
+  /// Returns the fields of the model with the head that the members ask for.
+  Json (*fields)(const HubMembers& members);
+  /// Members that have a second name: that name, and the one that `fields` reads.
+  std::span<const NamePair> aliases = {};
+  /// What this type expects of members where others expect something else.
+  std::span<const OnlyValue> only = {};
+  /// Endings of the names of matrices that its files store as [in, out].
+  std::span<const std::string_view> transposed = {};
+  /// Endings of the names of tensors that its files may have and that mean nothing here.
+  std::span<const std::string_view> ignored = {};
+};
+
+/// Returns all types, in alphabetical order.
+std::span<const HubType> hub_types();
+
+namespace detail {
+// The types of each family of models.
+std::span<const HubType> hub_encoders();
+}  // namespace detail
+
+}  // namespace longspan

@@ -1,0 +1,257 @@
+// The weights of a hub folder: model.safetensors, or the parts that model.safetensors.index.json
+// lists.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "data/io/files.h"
+#include "hub/folder.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "hub folder";
+constexpr const char* one_file = "model.safetensors";
+constexpr const char* index_file = "model.safetensors.index.json";
+
+/// The names of a folder's class: those of its type, with the class's own before them.
+struct ClassNames {
+  explicit ClassNames(const HubFolder& folder);
+
+  std::vector<NamePair> heads;
+  std::deque<std::string> texts;
+  std::vector<OtherName> unused;
+  CheckpointFormat format;
+};
+
+ClassNames::ClassNames(const HubFolder& folder) : format(*folder.type->format) {
+  const std::string_view prefix = format.prefix;
+  heads.assign(folder.head->heads.begin(), folder.head->heads.end());
+  heads.insert(heads.end(), format.heads.begin(), format.heads.end());
+  unused.assign(format.unused.begin(), format.unused.end());
+  const auto add = [&](std::string_view theirs) {
+    if (theirs.starts_with(prefix)) theirs.remove_prefix(prefix.size());
+    const bool whole = theirs.ends_with(".weight") || theirs.ends_with(".bias");
+    for (const char* ending : {".weight", ".bias"}) {
+      texts.push_back(std::string(theirs) + (whole ? "" : ending));
+      unused.emplace_back(std::string_view(texts.back()));
+    }
+  };
+  for (const NamePair& pair : format.heads) add(pair.theirs);
+  for (const HubClass& c : folder.type->classes) {
+    for (const NamePair& pair : c.heads) add(pair.theirs);
+  }
+  format.heads = heads;
+  format.unused = unused;
+}
+
+bool ends_with_one_of(std::string_view name, std::span<const std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_transposed(const HubType& type, const std::string& name) {
+  return ends_with_one_of(name, type.transposed);
+}
+
+/// Returns LayerNorm.weight for LayerNorm.gamma, as old files call it, and LayerNorm.bias for beta.
+std::string renamed(std::string name) {
+  for (const auto& [old, now] : {std::pair{"LayerNorm.gamma", "LayerNorm.weight"},
+                                 std::pair{"LayerNorm.beta", "LayerNorm.bias"}}) {
+    if (name.ends_with(old)) return name.substr(0, name.size() - std::string_view(old).size()) + now;
+  }
+  return name;
+}
+
+/// The files of the weights, with the tensors that an index says each has; no tensors: all.
+std::map<std::string, std::set<std::string>> weight_files(const std::string& folder) {
+  if (kind_of_path(folder + "/" + one_file, kOp) != PathKind::nothing) return {{one_file, {}}};
+  const std::string path = folder + "/" + index_file;
+  if (kind_of_path(path, kOp) == PathKind::nothing) {
+    const bool old = kind_of_path(folder + "/pytorch_model.bin", kOp) != PathKind::nothing;
+    require<IoError>(!old, kOp,
+                     "{0} has pytorch_model.bin, which can run code when it is read; expected "
+                     "safetensors. Convert it in Python:\n"
+                     "  from transformers import AutoModel\n"
+                     "  AutoModel.from_pretrained(\"{0}\").save_pretrained(\"{0}\")",
+                     folder);
+    fail<IoError>(kOp, "{} has neither {} nor {}", folder, one_file, index_file);
+  }
+  std::map<std::string, std::set<std::string>> files;
+  try {
+    const Json index = parse_json(read_file(path, kOp));
+    for (const JsonMember& m : index["weight_map"].object()) {
+      const std::string& file = m.value.string();
+      require(!file.empty() && file.find('/') == std::string::npos && file != ".." && file != ".",
+              kOp, "it has {} in \"{}\"; expected a file in the same folder", m.name, file);
+      files[file].insert(m.name);
+    }
+  } catch (const ValueError& error) {
+    fail<IoError>(kOp, "{}: {}", path, error.what());
+  }
+  require<IoError>(!files.empty(), kOp, "{} lists no tensors", path);
+  return files;
+}
+
+/// Throws IoError that names the tensors which a file should have by the index and has not.
+void require_listed(const std::string& path, std::set<std::string> listed,
+                    const TensorHeader& header) {
+  for (const TensorEntry& e : header.entries) listed.erase(e.name);
+  require<IoError>(listed.empty(), kOp, "{} lacks {}, which {} says it has", path,
+                   fmt::join(listed, ", "), index_file);
+}
+
+TensorList read_weights(const HubFolder& folder) {
+  TensorList all;
+  for (const auto& [file, listed] : weight_files(folder.path)) {
+    const std::string path = folder.path + "/" + file;
+    if (!listed.empty()) require_listed(path, listed, read_tensor_header(path));
+    for (NamedTensor& t : read_tensors(path)) {
+      if (ends_with_one_of(t.name, folder.type->ignored)) continue;
+      t.name = renamed(std::move(t.name));
+      if (is_transposed(*folder.type, t.name) && t.tensor.rank() == 2) {
+        t.tensor = transpose(t.tensor);
+      }
+      all.push_back(std::move(t));
+    }
+  }
+  return all;
+}
+
+std::string_view without_prefix(std::string_view name, std::string_view prefix) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+/// The heads that fine-tuning draws.
+bool is_new_head(std::string_view ours) {
+  for (const std::string_view head : {"pool.", "classifier.", "tags.", "spans."}) {
+    if (ours.starts_with(head)) return true;
+  }
+  return false;
+}
+
+/// Adds what became of the tensors: drawn and left out.
+HubTensors fate_of(const TensorList& tensors, const TensorList& named,
+                   const CheckpointFormat& format) {
+  std::set<std::string_view> there, wanted, copies;
+  for (const NamedTensor& t : tensors) there.insert(without_prefix(t.name, format.prefix));
+  for (const NamedTensor& t : named) wanted.insert(without_prefix(t.name, format.prefix));
+  for (const OtherName& o : format.unused) {
+    if (!o.of.empty() || o.kind == OtherName::Kind::ordinals) copies.insert(o.name);
+  }
+  HubTensors fate;
+  for (const std::string_view name : wanted) {
+    if (there.contains(name)) {
+      ++fate.read;
+    } else {
+      fate.drawn.emplace_back(name);
+    }
+  }
+  for (const std::string_view name : there) {
+    if (!wanted.contains(name) && !copies.contains(name)) fate.left_out.emplace_back(name);
+  }
+  return fate;
+}
+
+/// Returns the shapes that a file has, by names without the prefix.
+std::map<std::string, Shape> stored_shapes(const HubFolder& folder, const TensorList& named,
+                                           std::string_view prefix) {
+  std::map<std::string, Shape> shapes;
+  for (const NamedTensor& t : named) {
+    const std::string name(without_prefix(t.name, prefix));
+    const auto [at, is_new] = shapes.try_emplace(name, t.tensor.shape());
+    if (!is_new) at->second[0] += t.tensor.dim(0);
+  }
+  for (auto& [name, shape] : shapes) {
+    if (is_transposed(*folder.type, name) && shape.rank() == 2) std::swap(shape[0], shape[1]);
+  }
+  return shapes;
+}
+
+}  // namespace
+
+TensorList hub_named(const HubFolder& folder, Module& model) {
+  return named_as(ClassNames(folder).format, model);
+}
+
+HubTensors load_hub_weights(const HubFolder& folder, Module& model) {
+  const NoGrad off;
+  const ClassNames names(folder);
+  const TensorList tensors = read_weights(folder);
+  const std::string bad = first_nonfinite(tensors);
+  require<IoError>(bad.empty(), kOp, "{}: \"{}\" holds NaN or infinity", folder.path, bad);
+  const TensorList parameters = named_parameters(model);
+  const TensorList named = named_as(names.format, model);
+  std::vector<std::string> heads;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (is_new_head(parameters[i].name)) heads.push_back(named[i].name);
+  }
+  const std::vector<std::string_view> fresh(heads.begin(), heads.end());
+  load_pretrained(tensors, folder.path, named,
+                  {.prefix = names.format.prefix, .unused = names.format.unused, .fresh = fresh});
+  return fate_of(tensors, named, names.format);
+}
+
+void check_hub_shapes(const HubFolder& folder, const ModelSpec& spec) {
+  const std::unique_ptr<LanguageModel> model = spec.build(Init{.meta = true});
+  const ClassNames names(folder);
+  const std::map<std::string, Shape> expected =
+      stored_shapes(folder, named_as(names.format, *model), names.format.prefix);
+  std::string faults;
+  for (const auto& [file, listed] : weight_files(folder.path)) {
+    const std::string path = folder.path + "/" + file;
+    const TensorHeader header = read_tensor_header(path);
+    if (!listed.empty()) require_listed(path, listed, header);
+    for (const TensorEntry& e : header.entries) {
+      const std::string name = renamed(e.name);
+      const auto at = expected.find(std::string(without_prefix(name, names.format.prefix)));
+      if (at == expected.end() || at->second == e.shape) continue;
+      std::vector<std::string> members;
+      for (const JsonMember& m : folder.members.object()) {
+        for (int i = 0; i < std::min(at->second.rank(), e.shape.rank()); ++i) {
+          if (m.value == Json(at->second[i]) && e.shape[i] != at->second[i]) {
+            members.push_back(fmt::format("{} is {}", m.name, at->second[i]));
+          }
+        }
+      }
+      faults += fmt::format("\n  {}: {}, expected {}{}", e.name, to_string(e.shape),
+                            to_string(at->second),
+                            members.empty() ? "" : fmt::format(", as {}", fmt::join(members, ", ")));
+    }
+  }
+  require<IoError>(faults.empty(), kOp,
+                   "{}: tensors of other shapes than config.json says:{}", folder.path, faults);
+}
+
+TensorList hub_stored(const HubFolder& folder, const TensorList& named) {
+  TensorList whole;
+  std::map<std::string, size_t> place;
+  std::vector<std::vector<Tensor>> parts;
+  for (const NamedTensor& t : named) {
+    const auto [at, is_new] = place.try_emplace(t.name, whole.size());
+    if (is_new) {
+      whole.push_back(t);
+      parts.emplace_back();
+    }
+    parts[at->second].push_back(t.tensor);
+  }
+  for (size_t i = 0; i < whole.size(); ++i) {
+    Tensor& x = whole[i].tensor;
+    if (parts[i].size() > 1) x = concat(parts[i], 0);
+    if (is_transposed(*folder.type, whole[i].name)) x = contiguous(transpose(x));
+  }
+  return whole;
+}
+
+}  // namespace longspan

@@ -1,0 +1,235 @@
+// hub_cases FOLDER...: holds hub folders against what the package transformers computes of them,
+// see hub_cases.py. Prints a line for each folder; exits with 1 if one fails.
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+
+#include "autograd/engine.h"
+#include "autograd/node.h"
+#include "core/error.h"
+#include "data/io/files.h"
+#include "hub/folder.h"
+#include "models/encoder.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+using Tensors = std::map<std::string, Tensor>;
+
+constexpr double tolerance = 1e-10;
+
+/// What a model computes of the inputs of a case.
+struct Computed {
+  Tensors outputs;
+  Tensor loss;
+  bool partial = false;  // the loss of the case has a part that the model lacks
+};
+
+Tensor find(const Tensors& tensors, const std::string& name) {
+  const auto at = tensors.find(name);
+  return at == tensors.end() ? Tensor{} : at->second;
+}
+
+Tensor f64(const Tensor& x) { return cast(x, DType::f64); }
+
+EncoderInputs inputs_of(const Tensors& in) {
+  const auto rows = [](const Tensor& x) { return x && x.rank() == 3 ? flatten(x, 0, 1) : x; };
+  return {.tokens = rows(find(in, "in/input_ids")),
+          .types = rows(find(in, "in/token_type_ids")),
+          .global = rows(find(in, "in/global_attention_mask")),
+          .mask = rows(find(in, "in/attention_mask"))};
+}
+
+Tensor token_loss_of(const Tensor& logits, const Tensor& labels) {
+  return cross_entropy(flatten(logits, 0, 1), flatten(labels));
+}
+
+Tensor class_loss(const HubFolder& folder, const Tensor& logits, const Tensor& labels) {
+  const std::string& problem = folder.problem_type;
+  if (problem == "multi_label_classification") {
+    return binary_cross_entropy_with_logits(logits, f64(labels), {});
+  }
+  if (problem == "regression" || (problem.empty() && logits.dim(1) == 1)) {
+    return mse(logits.dim(1) == 1 ? squeeze(logits, 1) : logits, f64(labels));
+  }
+  return cross_entropy(logits, labels);
+}
+
+Computed compute(const HubFolder& folder, const LanguageModel& any, const Tensors& in) {
+  Computed out;
+  const auto& model = dynamic_cast<const Encoder&>(any);
+  const EncoderInputs inputs = inputs_of(in);
+  const Tensor labels = find(in, "in/labels");
+  const Tensor hidden = model.forward(inputs, {});
+  switch (folder.head->task) {
+    case HubTask::hidden: {
+      out.outputs["last_hidden_state"] = hidden;
+      const Tensor weight = find(in, "loss_weight");
+      if (weight) out.loss = sum(mul(hidden, weight));
+      out.partial = !weight;
+      break;
+    }
+    case HubTask::masked_token: {
+      const Tensor logits = model.head(hidden);
+      const bool pretraining = static_cast<bool>(find(in, "in/next_sentence_label"));
+      out.outputs[pretraining ? "prediction_logits" : "logits"] = logits;
+      out.loss = token_loss_of(logits, labels);
+      out.partial = pretraining;
+      break;
+    }
+    case HubTask::classes:
+      out.outputs["logits"] = model.classify(hidden, {});
+      out.loss = class_loss(folder, out.outputs["logits"], labels);
+      break;
+    case HubTask::tags:
+      out.outputs["logits"] = model.tag(hidden, {});
+      out.loss = token_loss_of(out.outputs["logits"], labels);
+      break;
+    case HubTask::spans: {
+      const SpanLogits spans = model.span_logits(inputs, {});
+      out.outputs["start_logits"] = spans.start;
+      out.outputs["end_logits"] = spans.end;
+      out.loss = span_loss(spans, find(in, "in/start_positions"), find(in, "in/end_positions"));
+      break;
+    }
+    case HubTask::choice: {
+      const Tensor tokens = find(in, "in/input_ids");
+      out.outputs["logits"] = reshape(model.classify(hidden, {}), {tokens.dim(0), tokens.dim(1)});
+      out.loss = cross_entropy(out.outputs["logits"], labels);
+      break;
+    }
+    default:
+      fail<NotImplemented>("hub_cases", "no such task");
+  }
+  return out;
+}
+
+/// The largest difference, relative to values above 1; infinite where shapes or NaNs differ.
+double difference(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) return INFINITY;
+  const std::vector<double> x = f64(a).to_vector<double>(), y = f64(b).to_vector<double>();
+  double most = 0, scale = 1;
+  for (const double v : y) scale = std::max(scale, std::abs(v));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double d = std::abs(x[i] - y[i]);
+    if (!(d <= most)) most = std::isnan(d) ? INFINITY : d;
+  }
+  return most / scale;
+}
+
+/// Sets rows of padding to 0, as the case has them.
+Tensor kept(const Tensor& x, const Tensor& mask) {
+  if (!mask || x.rank() < mask.rank() || x.dim(0) != mask.dim(0) || x.dim(1) != mask.dim(1)) return x;
+  Tensor there = mask;
+  while (there.rank() < x.rank()) there = unsqueeze(there, -1);
+  return where(not_equal(broadcast_to(there, x.shape()), zeros(x.shape(), there.dtype())), x,
+               zeros_like(x.detach()));
+}
+
+std::string compare(const HubFolder& folder, LanguageModel& model, const Computed& got,
+                    const Tensors& expected) {
+  std::string faults;
+  const Tensor mask = find(expected, "in/attention_mask");
+  const auto hold = [&](const std::string& name, const Tensor& ours, const Tensor& theirs) {
+    const double d = difference(ours, theirs);
+    if (!(d <= tolerance)) faults += fmt::format(" {}: {:.2g};", name, d);
+  };
+  for (const auto& [name, x] : got.outputs) {
+    const Tensor theirs = find(expected, name);
+    if (theirs) hold(name, kept(x.detach(), mask), theirs);
+  }
+  if (got.partial || !got.loss) return faults;
+  hold("loss", reshape(got.loss.detach(), {}), find(expected, "loss"));
+  backward(got.loss);
+  TensorList gradients = hub_named(folder, model);
+  std::map<std::string, const void*> storage;
+  for (const NamedTensor& g : gradients) storage[g.name] = g.tensor.view().data;
+  std::set<const void*> known;
+  for (NamedTensor& g : gradients) g.tensor = grad(g.tensor) ? grad(g.tensor) : zeros_like(g.tensor.detach());
+  Tensors ours;
+  for (const NamedTensor& g : hub_stored(folder, gradients)) ours[g.name] = g.tensor;
+  for (const auto& [name, theirs] : expected) {
+    if (!name.starts_with("grad/")) continue;
+    std::string own = name.substr(5);
+    if (!ours.contains(own)) own = std::string(folder.type->format->prefix) + own;
+    for (const OtherName& o : folder.type->format->unused) {  // a tied tensor under its other name
+      if (!ours.contains(own) && o.kind == OtherName::Kind::copy && o.name == name.substr(5)) {
+        own = std::string(folder.type->format->prefix) + std::string(o.of);
+      }
+    }
+    const Tensor mine = find(ours, own);
+    if (mine) {
+      known.insert(storage[own]);
+      hold(name, mine, theirs);
+    } else if (difference(theirs, zeros_like(theirs)) > 0) {
+      faults += fmt::format(" {} is missing;", name);
+    }
+    ours.erase(own);
+  }
+  for (const auto& [name, x] : ours) {
+    if (known.contains(storage[name])) continue;  // a second name of the same parameter
+    if (difference(x, zeros_like(x)) > tolerance && !expected.contains("grad/" + name)) {
+      faults += fmt::format(" {} has a gradient;", name);
+    }
+  }
+  return faults;
+}
+
+/// Returns what is wrong with a folder; empty: nothing.
+std::string judge(const std::string& path) {
+  const Json record = parse_json(read_file(path + "/case.json", "hub_cases"), 32);
+  const std::string verdict = record["verdict"].string();
+  try {
+    const HubFolder folder = read_hub_folder(path);
+    const std::unique_ptr<ModelSpec> spec = folder.spec();
+    check_hub_shapes(folder, *spec);
+    const std::unique_ptr<LanguageModel> model = spec->build(Init{.gen = Generator{1}, .dtype = DType::f64});
+    load_hub_weights(folder, *model);
+    if (verdict == "refuse") return " it was read; expected a refusal";
+    Tensors expected;
+    if (std::filesystem::exists(path + "/expected.safetensors")) {
+      for (NamedTensor& t : read_tensors(path + "/expected.safetensors")) {
+        expected[t.name] = std::move(t.tensor);
+      }
+    }
+    if (!expected.contains("loss")) return {};
+    return compare(folder, *model, compute(folder, *model, expected), expected);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (verdict == "honour") return " " + text;
+    if (const Json* names = record.find("refuse_by"); names != nullptr && names->is_array()) {
+      for (const Json& name : names->array()) {
+        if (text.find(name.string()) == std::string::npos) {
+          return fmt::format(" the refusal does not name {}: {}", name.string(), text);
+        }
+      }
+    }
+    return {};
+  }
+}
+
+}  // namespace
+}  // namespace longspan
+
+int main(int argc, char** argv) {
+  int bad = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string faults = longspan::judge(argv[i]);
+    bad += faults.empty() ? 0 : 1;
+    std::cout << (faults.empty() ? "ok   " : "FAIL ") << argv[i] << faults << std::endl;
+  }
+  std::cout << argc - 1 - bad << " passed, " << bad << " failed\n";
+  return bad == 0 ? 0 : 1;
+}

@@ -230,6 +230,10 @@ std::unique_ptr<ModelSpec> HubFolder::spec() const {
   return spec;
 }
 
+const CheckpointFormat& HubFolder::format() const {
+  return type->format_of != nullptr ? type->format_of(fields) : *type->format;
+}
+
 bool is_hub_folder(const std::string& path) {
   return kind_of_path(path, kOp) == PathKind::folder &&
          kind_of_path(path + "/config.json", kOp) == PathKind::file &&

@@ -32,8 +32,10 @@ struct HubFolder {
   HubIds ids;
   Json members;  ///< of config.json, without those that are null
 
-  /// Returns the configuration of the model, which another head may get.
+  /// Returns the configuration of the model.
   std::unique_ptr<ModelSpec> spec() const;
+  /// Returns the names of its tensors, which depend on whether its tables are tied.
+  const CheckpointFormat& format() const;
 };
 
 /// Whether `path` is a folder with a config.json that is no run of Longspan.

@@ -74,6 +74,9 @@ struct HubType {
   std::span<const std::string_view> transposed = {};
   /// Endings of the names of tensors that its files may have and that mean nothing here.
   std::span<const std::string_view> ignored = {};
+  /// Returns the format of files whose model has these fields, where that depends on them; null:
+  /// `format`.
+  const CheckpointFormat& (*format_of)(const Json& fields) = nullptr;
 };
 
 /// Returns all types, in alphabetical order.
@@ -82,6 +85,9 @@ std::span<const HubType> hub_types();
 namespace detail {
 // The types of each family of models.
 std::span<const HubType> hub_encoders();
+std::span<const HubType> hub_decoders();
+std::span<const HubType> hub_sequences();
+std::span<const HubType> hub_memories();
 }  // namespace detail
 
 }  // namespace longspan

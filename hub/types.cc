@@ -9,7 +9,9 @@ namespace longspan {
 std::span<const HubType> hub_types() {
   static const std::vector<HubType> all = [] {
     std::vector<HubType> types;
-    for (const std::span<const HubType> family : {detail::hub_encoders()}) {
+    for (const std::span<const HubType> family :
+         {detail::hub_encoders(), detail::hub_decoders(), detail::hub_sequences(),
+          detail::hub_memories()}) {
       types.insert(types.end(), family.begin(), family.end());
     }
     std::sort(types.begin(), types.end(),

@@ -35,7 +35,7 @@ struct ClassNames {
   CheckpointFormat format;
 };
 
-ClassNames::ClassNames(const HubFolder& folder) : format(*folder.type->format) {
+ClassNames::ClassNames(const HubFolder& folder) : format(folder.format()) {
   const std::string_view prefix = format.prefix;
   heads.assign(folder.head->heads.begin(), folder.head->heads.end());
   heads.insert(heads.end(), format.heads.begin(), format.heads.end());
@@ -135,7 +135,8 @@ std::string_view without_prefix(std::string_view name, std::string_view prefix) 
 
 /// The heads that fine-tuning draws.
 bool is_new_head(std::string_view ours) {
-  for (const std::string_view head : {"pool.", "classifier.", "tags.", "spans."}) {
+  for (const std::string_view head : {"pool.", "classifier.", "classes.", "tags.", "spans.", "span_block.",
+                                      "span_norm."}) {
     if (ours.starts_with(head)) return true;
   }
   return false;
@@ -193,9 +194,20 @@ HubTensors load_hub_weights(const HubFolder& folder, Module& model) {
   require<IoError>(bad.empty(), kOp, "{}: \"{}\" holds NaN or infinity", folder.path, bad);
   const TensorList parameters = named_parameters(model);
   const TensorList named = named_as(names.format, model);
+  const HubTask task = folder.head->task;
+  const bool predicts = task == HubTask::masked_token || task == HubTask::next_token ||
+                        task == HubTask::sequence;
+  // What may be missing: heads that fine-tuning draws, a head for tokens that the class has not, and
+  // the bias of logits, a table of zeros that some files leave out.
+  std::set<const void*> optional;
+  for (const NamedTensor& p : parameters) {
+    const bool unread = !predicts && p.name.starts_with("head.");
+    if (unread || is_new_head(p.name)) optional.insert(p.tensor.view().data);
+  }
   std::vector<std::string> heads;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (is_new_head(parameters[i].name)) heads.push_back(named[i].name);
+  for (const NamedTensor& t : named) {
+    const bool zeros = t.name == "final_logits_bias";
+    if (zeros || optional.contains(t.tensor.view().data)) heads.push_back(t.name);
   }
   const std::vector<std::string_view> fresh(heads.begin(), heads.end());
   load_pretrained(tensors, folder.path, named,

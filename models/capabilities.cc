@@ -1,12 +1,15 @@
 #include "models/capabilities.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "models/reads_documents.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -41,6 +44,16 @@ void fail_for_capability(const LanguageModel& model, std::string_view capability
 
 AttentionOutline ShowsAttention::attention_outline(int64_t, int64_t) const {
   fail<NotImplemented>("model", "this model has no outline of its attention");
+}
+
+SpanLogits span_logits_of(const Tensor& logits, const Tensor& lengths) {
+  const auto side = [&](int64_t i) {
+    Tensor x = select(logits, 2, i);  // [B, L]
+    if (!lengths) return x;
+    const Tensor valid = less(iota(x.dim(1), DType::i64, x.device()), unsqueeze(lengths, 1));
+    return where(valid, x, full_like(x.detach(), -std::numeric_limits<double>::infinity()));
+  };
+  return {side(0), side(1)};
 }
 
 void require_no_mask(std::string_view model, const EncoderInputs& in) {

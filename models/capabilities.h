@@ -143,6 +143,10 @@ struct SpanLogits {
   Tensor start, end;
 };
 
+/// Returns the logits [B, L, 2] as those of starts and ends, -inf from `lengths` (i64 [B]) on;
+/// undefined: all are valid.
+SpanLogits span_logits_of(const Tensor& logits, const Tensor& lengths);
+
 /// Finds the place of an answer in a text.
 class FindsSpans : public virtual ReadsInputs {
  public:

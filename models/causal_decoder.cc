@@ -230,6 +230,9 @@ Tensor CausalDecoder::continued(const Tensor& tokens, StreamState& state) const 
   ctx.keep_from = begin;
   ctx.encoder_output = state.context;
   ctx.encoder_pattern = with_lengths(patterns::dense(), {}, state.lengths);
+  if (state.hidden) {
+    ctx.encoder_pattern = with_hidden_keys(std::move(ctx.encoder_pattern), state.hidden);
+  }
   const Tensor y = run(embedded(tokens, first, Pass{}), ctx, &state, Pass{}).y;
   state.position = first + n;
   return y;

@@ -130,9 +130,10 @@ class CausalDecoder : public LanguageModel,
   /// compute in, or in its place table().
   Tensor embedded(const Tensor& tokens, int64_t first, Pass pass) const;
   Tensor embedded(const Tensor& tokens, int64_t first, const std::function<Tensor()>& table) const;
-  /// tokens [...] -> the rows of the token table [..., De], of the adaptive embedding [..., D].
-  Tensor token_rows(const Tensor& tokens) const {
-    return adaptive_ ? adaptive_->forward(tokens) : token_.forward(tokens);
+  /// tokens [...] -> the rows of the token table [..., De], those of the id `padding` as constants;
+  /// or of the adaptive embedding [..., D].
+  Tensor token_rows(const Tensor& tokens, int64_t padding = -1) const {
+    return adaptive_ ? adaptive_->forward(tokens) : token_.forward(tokens, padding);
   }
   /// The mean loss of the targets [...] that count, from the input [..., D] of the classifier.
   Tensor target_loss(const Tensor& h, const Tensor& targets, bool training,

@@ -48,10 +48,22 @@ struct CheckpointFormat {
 /// that has no name in the format.
 TensorList named_as(const CheckpointFormat& format, Module& model);
 
-/// Concatenates two lists of names.
+/// Concatenates two lists of names, arrays or std::arrays.
+template <class Name, size_t M, size_t N>
+constexpr std::array<Name, M + N> joined(const std::array<Name, M>& a,
+                                         const std::type_identity_t<Name> (&b)[N]) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return std::array<Name, M + N>{(I < M ? a[I % M] : b[(I - M) % N])...};
+  }
+  (std::make_index_sequence<M + N>());
+}
 template <class Name, size_t M, size_t N>
 constexpr std::array<Name, M + N> joined(const Name (&a)[M],
                                          const std::type_identity_t<Name> (&b)[N]) {
+  return joined(std::to_array(a), b);
+}
+template <class Name, size_t M, size_t N>
+constexpr std::array<Name, M + N> joined(const Name (&a)[M], const std::array<Name, N>& b) {
   return [&]<size_t... I>(std::index_sequence<I...>) {
     return std::array<Name, M + N>{(I < M ? a[I % M] : b[(I - M) % N])...};
   }

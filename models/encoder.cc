@@ -213,13 +213,7 @@ SpanLogits Encoder::spans(const Tensor& hidden, const Tensor& lengths, Pass pass
   require(config_.span_head, name_, "answers as spans need span_head");
   const Tensor logits =
       spans_.forward(dropout(hidden, config_.dropout_spans, pass.at("spans")));  // [B, L, 2]
-  const auto side = [&](int64_t i) {
-    Tensor x = select(logits, 2, i);  // [B, L]
-    if (!lengths) return x;
-    const Tensor valid = less(iota(x.dim(1), DType::i64, x.device()), unsqueeze(lengths, 1));
-    return where(valid, x, full_like(x.detach(), -std::numeric_limits<double>::infinity()));
-  };
-  return {side(0), side(1)};
+  return span_logits_of(logits, lengths);
 }
 
 Tensor Encoder::choose(const Tensor& hidden, const Tensor& places) const {

@@ -118,9 +118,9 @@ Tensor pooled_by(PoolActivation f, const Tensor& x) {
 }  // namespace
 
 PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights,
-                       PoolActivation f)
+                       PoolActivation f, int64_t from)
     : activation(f),
-      pool(width, width, true, init.at("pool"), weights),
+      pool(from > 0 ? from : width, width, true, init.at("pool"), weights),
       classifier(width, classes, true, init.at("classifier"), weights) {}
 
 Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {

@@ -100,6 +100,17 @@ void visit_sizes(auto& v, auto& config) {
   v("d_ff", config.d_ff, range::positive, meaning::d_ff);
 }
 
+/// Visits the fields of encoder-decoders whose decoder may have sizes and tables of its own.
+void visit_target(auto& v, auto& config) {
+  v("target_n_layer", config.target_n_layer, range::not_negative,
+    "layers of the decoder; 0: n_layer");
+  v("target_n_head", config.target_n_head, range::not_negative,
+    "attention heads of the decoder; 0: n_head");
+  v("target_d_ff", config.target_d_ff, range::not_negative,
+    "width of the decoder's feed-forward networks; 0: d_ff");
+  v("padding_id", config.padding_id, meaning::padding_id);
+}
+
 /// Visits the fields that nearly all models end with: how they compute.
 void visit_computation(auto& v, auto& config) {
   v("precision", config.precision, "dtype that layers compute in");
@@ -156,15 +167,16 @@ std::vector<int64_t> first_places(const Tensor& tokens, int64_t id);
 /// token \cite devlin2019 .
 struct PooledHead : Module {
   PooledHead() = default;
+  /// `from` is the width of hidden states; 0: width.
   PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights,
-             PoolActivation f = PoolActivation::tanh);
+             PoolActivation f = PoolActivation::tanh, int64_t from = 0);
 
-  /// hidden [B, L, D] -> [B, classes]; applies dropout only if pass.training.
+  /// hidden [B, L, from] -> [B, classes]; applies dropout only if pass.training.
   Tensor forward(const Tensor& hidden, float p, Pass pass) const;
   void visit(Visitor& v) override { v("pool", pool)("classifier", classifier); }
 
   PoolActivation activation = PoolActivation::tanh;
-  Linear pool;        ///< [D, D]
+  Linear pool;        ///< [D, from]
   Linear classifier;  ///< [classes, D]
 };
 

@@ -14,7 +14,8 @@ struct OtherName {
     copy,        ///< the same values as `of`, which may be missing beside it
     instead,     ///< read where `of` is missing; of no meaning beside it
     ordinals,    ///< 0, 1, 2, ...
-    frequencies  ///< 10000^(-2 i / d), with d / 2 elements
+    frequencies,  ///< 10000^(-2 i / d), with d / 2 elements
+    sinusoids     ///< sines of the positions, then cosines: SinusoidLayout::halves
   };
 
   constexpr OtherName(std::string_view name_, Kind kind_ = Kind::unused, std::string_view of_ = {},

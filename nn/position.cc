@@ -17,7 +17,7 @@ Tensor sinusoid(int64_t first, int64_t length, int64_t width, SinusoidLayout lay
   require(first >= 0 && length >= 0, "sinusoid", "positions {} to {} are not", first,
           first + length);
   const int64_t half = width / 2;
-  const bool halves = layout == SinusoidLayout::halves;
+  const bool halves = layout != SinusoidLayout::interleaved;
   std::vector<double> rates(static_cast<size_t>(half));
   for (int64_t k = 0; k < half; ++k) {
     rates[static_cast<size_t>(k)] =
@@ -32,7 +32,9 @@ Tensor sinusoid(int64_t first, int64_t length, int64_t width, SinusoidLayout lay
       row[halves ? half + k : 2 * k + 1] = std::cos(angle);
     }
   });
-  return to_device(cast(Tensor::from(table, {length, width}), dtype), device);
+  Tensor rows = Tensor::from(table, {length, width});
+  if (layout == SinusoidLayout::halves_f32) rows = cast(rows, DType::f32);
+  return to_device(cast(rows, dtype), device);
 }
 
 LearnedPositions::LearnedPositions(int64_t positions, int64_t width, const Init& init,

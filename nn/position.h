@@ -13,11 +13,12 @@
 
 namespace longspan {
 
-/// The order of sines and cosines in a row.
-enum class SinusoidLayout : uint8_t { interleaved, halves };
+/// The order of sines and cosines in a row; halves_f32: that of halves, rounded to f32 whatever the
+/// dtype is, as the tables of Pegasus.
+enum class SinusoidLayout : uint8_t { interleaved, halves, halves_f32 };
 template <>
-inline constexpr std::array<std::string_view, 2> value_names<SinusoidLayout>{"interleaved",
-                                                                             "halves"};
+inline constexpr std::array<std::string_view, 3> value_names<SinusoidLayout>{
+    "interleaved", "halves", "halves_f32"};
 
 /// Row r is PE[first + r], with angles a_k = p 10000^(-2k / D), k < D / 2: sin a_k and cos a_k
 /// alternate (interleaved, \cite vaswani2017) or all sines come before all cosines (halves).

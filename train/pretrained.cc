@@ -51,7 +51,7 @@ constexpr std::string_view harmless[] = {
     "use_bfloat16", "use_cache",
     // Poolers and heads of the original BERT.
     "cross_attention_hidden_size", "directionality", "init_range", "is_composition", "model_name",
-    "n_ctx", "tgt_len", "trainer_compatible", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "n_ctx", "reorder_and_upcast_attn", "tgt_len", "trainer_compatible", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
     "pooler_size_per_head", "pooler_type",
     // Summaries of a sequence, which no head here has.
     "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
@@ -257,8 +257,25 @@ bool same_values(const Tensor& a, const Tensor& b) {
          std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.nbytes())) == 0;
 }
 
+/// Whether a table [P, D] holds the sines and cosines of positions 0 to P - 1.
+bool sinusoids_hold(const Tensor& x) {
+  if (x.rank() != 2 || x.dim(1) % 2 != 0) return false;
+  const auto width = static_cast<double>(x.dim(1));
+  const std::vector<double> values = cast(x, DType::f64).to_vector<double>();
+  const int64_t half = x.dim(1) / 2;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const int64_t k = i % x.dim(1);
+    const double angle = static_cast<double>(i / x.dim(1)) *
+                         std::pow(10'000.0, -2 * static_cast<double>(k % half) / width);
+    const double want = k < half ? std::sin(angle) : std::cos(angle);
+    if (!(std::abs(values[static_cast<size_t>(i)] - want) <= 1e-2)) return false;
+  }
+  return true;
+}
+
 /// Whether a table of constants has the values of its kind, up to rounding.
 bool constants_hold(OtherName::Kind kind, const Tensor& x) {
+  if (kind == OtherName::Kind::sinusoids) return sinusoids_hold(x);
   const std::vector<double> values = cast(x, DType::f64).to_vector<double>();
   const double tolerance = is_floating(x.dtype()) && size_of(x.dtype()) < 4 ? 1e-2 : 1e-6;
   const double d = 2 * static_cast<double>(values.size());
@@ -330,6 +347,9 @@ class Given {
                   fmt::format("{} and {}: {}", t.name, of->second->name, known->remedy));
     } else if (known->kind == Kind::ordinals && !constants_hold(known->kind, t.tensor)) {
       faults_.add("constants of other values than here", t.name + ": expected 0, 1, 2, ...");
+    } else if (known->kind == Kind::sinusoids && !constants_hold(known->kind, t.tensor)) {
+      faults_.add("constants of other values than here",
+                  t.name + ": expected the sines, then the cosines, of positions 0, 1, ...");
     } else if (known->kind == Kind::frequencies && !constants_hold(known->kind, t.tensor)) {
       faults_.add("constants of other values than here",
                   t.name + ": expected 10000^(-2 i / d) for i = 0, 1, ...");

@@ -79,6 +79,12 @@ TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
   t.n_head = c.n_head;
   t.d_model = c.d_model;
   t.d_ff = c.d_ff;
+  t.target_n_layer = c.target_n_layer;
+  t.target_n_head = c.target_n_head;
+  t.target_d_ff = c.target_d_ff;
+  t.padding_id = c.padding_id;
+  t.tie_embedding = c.tie_embedding;
+  t.source_vocab = c.tie_embedding ? 0 : c.vocab;
   t.couple = c.couple;
   t.source_tables = !c.couple;
   t.n_max = c.couple ? c.n_max : c.n_max_target;
@@ -116,6 +122,9 @@ LayerContext BigBirdPegasus::layer_context(const SequenceInputs& in, Pass pass) 
   require(!in.global, kName, "global tokens are the first and the last block; expected none");
   LayerContext seen;
   seen.layer_patterns = patterns_.of(in.source.dim(1), in.lengths, pass.training);
+  if (const Tensor hidden = hidden_tokens(in)) {
+    for (AttentionPattern& p : seen.layer_patterns) p = with_hidden_keys(std::move(p), hidden);
+  }
   return seen;
 }
 

@@ -14,6 +14,9 @@ namespace longspan {
 /// block options apply to the encoder; BigBirdBlocks::random = given requires set_random_blocks().
 struct BigBirdPegasusConfig : BigBirdBlocks {
   int64_t vocab = 260, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t target_n_layer = 0, target_n_head = 0, target_d_ff = 0;
+  int64_t padding_id = -1;
+  bool tie_embedding = true;
   int64_t n_max = 1024;
   int64_t n_max_target = 256;
   /// The decoder shares the encoder's self-attention, feed-forward networks, norms and position
@@ -45,6 +48,9 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     visit_sizes(v, *this);
+    visit_target(v, *this);
+    v("tie_embedding", tie_embedding,
+      "source, target and head share one token table; else each has its own");
     v("n_max", n_max, range::positive, "maximum tokens of a source");
     v("n_max_target", n_max_target, range::positive, "maximum tokens of a target");
     v("couple", couple,

@@ -16,8 +16,16 @@ constexpr auto names =
                {"decoder.final_norm", "decoder.layernorm_embedding"},
            });
 
+constexpr auto untied_names = joined(detail::sequence_tables, names);
+
 }  // namespace
 
+constinit const CheckpointFormat bigbird_pegasus_untied_format{"bigbird_pegasus",
+                                                               "model.",
+                                                               untied_names,
+                                                               detail::sequence_heads,
+                                                               detail::sequence_untied_unused,
+                                                               detail::stored_sequence};
 constinit const CheckpointFormat bigbird_pegasus_format{
     "bigbird_pegasus",      "model.", names, detail::sequence_heads, detail::sequence_unused,
     detail::stored_sequence};
@@ -33,14 +41,16 @@ BigBirdPegasusKeys::BigBirdPegasusKeys() {
 BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
   require(k.model_type == "bigbird_pegasus", kOp,
           "model_type is \"{}\"; expected \"bigbird_pegasus\"", k.model_type);
-  require(k.attention_type == "block_sparse", kOp,
-          "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
+  const bool full = k.attention_type == "original_full";
+  require(full || k.attention_type == "block_sparse", kOp,
+          "attention_type is \"{}\"; expected \"block_sparse\" or \"original_full\"",
+          k.attention_type);
   BigBirdPegasusConfig c;
   detail::set_sequence(k, c);
   c.n_max = c.n_max_target = k.max_position_embeddings;
-  c.block = k.block_size;
+  c.block = full ? k.max_position_embeddings : k.block_size;
   c.n_random = k.num_random_blocks;
-  c.random = RandomPlan::first_1024;
+  c.random = RandomPlan::package;
   c.global_last = GlobalLast::padded;
   c.bias = k.use_bias;
   c.emb_scale = k.scale_embedding;
@@ -57,7 +67,8 @@ BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& c) {
   BigBirdPegasusKeys k;
   detail::get_sequence(c, k);
   k.max_position_embeddings = c.n_max;
-  k.block_size = c.block;
+  if (c.block >= c.n_max) k.attention_type = "original_full";
+  if (c.block < c.n_max) k.block_size = c.block;
   k.num_random_blocks = c.n_random;
   k.use_bias = c.bias;
   k.scale_embedding = c.emb_scale;

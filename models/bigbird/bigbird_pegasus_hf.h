@@ -9,7 +9,7 @@
 namespace longspan {
 
 /// Checkpoints of BigBird-Pegasus \cite zaheer2020 in the format of the package transformers.
-extern const CheckpointFormat bigbird_pegasus_format;
+extern const CheckpointFormat bigbird_pegasus_format, bigbird_pegasus_untied_format;
 
 /// The keys of config.json for BigBird-Pegasus.
 struct BigBirdPegasusKeys : SequenceKeys {

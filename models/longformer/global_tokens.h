@@ -16,6 +16,11 @@ struct GlobalTokens {
   explicit operator bool() const { return static_cast<bool>(rows); }
 };
 
+/// The tokens of a batch that no other token sees, for layers that make their own patterns.
+struct HiddenTokens {
+  Tensor rows;  ///< u8 [B, L], nonzero at those tokens
+};
+
 /// Returns the global tokens of a mask [B, L], which is nonzero where a token is global; positions
 /// beyond the lengths are ignored. The result is empty if the whole batch has none.
 ///   lengths  i64 [B], or undefined: all of L

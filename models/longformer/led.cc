@@ -76,6 +76,12 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
   t.n_head = c.n_head;
   t.d_model = c.d_model;
   t.d_ff = c.d_ff;
+  t.target_n_layer = c.target_n_layer;
+  t.target_n_head = c.target_n_head;
+  t.target_d_ff = c.target_d_ff;
+  t.padding_id = c.padding_id;
+  t.tie_embedding = c.tie_embedding;
+  t.source_vocab = c.tie_embedding ? 0 : c.vocab;
   t.n_max = n_max;
   t.position_offset = c.position_offset;
   t.norm_eps = c.norm_eps;
@@ -100,6 +106,7 @@ LayerContext Led::layer_context(const SequenceInputs& in, Pass /*pass*/) const {
   const int64_t batch = in.source.dim(0), length = in.source.dim(1);
   LayerContext ctx;
   ctx.lengths = in.lengths;
+  if (const Tensor hidden = hidden_tokens(in)) ctx.own.set(HiddenTokens{hidden});
   if (in.global) {
     if (in.global.shape() != in.source.shape()) {
       fail_with<ShapeError>(kName, "global must be [B, S] as the source",

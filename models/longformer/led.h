@@ -13,6 +13,9 @@ namespace longspan {
 /// Longformer-Encoder-Decoder \cite beltagy2020 (sec. 7): BART with Longformer's encoder.
 struct LedConfig {
   int64_t vocab = 64, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t target_n_layer = 0, target_n_head = 0, target_d_ff = 0;
+  int64_t padding_id = -1;
+  bool tie_embedding = true;
   int64_t n_max = 512;
   int64_t n_max_target = 64;
   int64_t position_offset = 0;
@@ -38,6 +41,9 @@ struct LedConfig {
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     visit_sizes(v, *this);
+    visit_target(v, *this);
+    v("tie_embedding", tie_embedding,
+      "source, target and head share one token table; else each has its own");
     v("n_max", n_max, "maximum tokens of a source");
     v("n_max_target", n_max_target, "maximum tokens of a target");
     v("position_offset", position_offset, meaning::position_offset);

@@ -22,10 +22,18 @@ constexpr auto names = joined(
         {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
     });
 
+constexpr auto untied_names = joined(detail::sequence_tables, names);
+
 }  // namespace
 
 constinit const CheckpointFormat led_format{
     "led", "led.", names, detail::sequence_heads, detail::sequence_unused, detail::stored_sequence};
+constinit const CheckpointFormat led_untied_format{"led",
+                                                   "led.",
+                                                   untied_names,
+                                                   detail::sequence_heads,
+                                                   detail::sequence_untied_unused,
+                                                   detail::stored_sequence};
 
 LedConfig led_config(const LedKeys& k) {
   require(k.model_type == "led", kOp, "model_type is \"{}\"; expected \"led\"", k.model_type);
@@ -33,6 +41,10 @@ LedConfig led_config(const LedKeys& k) {
   detail::set_sequence(k, c);
   c.n_max = k.max_encoder_position_embeddings;
   c.n_max_target = k.max_decoder_position_embeddings;
+  const auto windows = std::ssize(k.attention_window);
+  require(windows == 1 || windows == k.encoder_layers, kOp,
+          "attention_window has {} numbers; expected one, or encoder_layers, {}", windows,
+          k.encoder_layers);
   c.one_sided_window = detail::one_sided(k.attention_window);
   c.start_token = k.decoder_start_token_id;
   return c;

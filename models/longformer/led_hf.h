@@ -10,7 +10,7 @@
 namespace longspan {
 
 /// Checkpoints of LED \cite beltagy2020 in the format of the package transformers.
-extern const CheckpointFormat led_format;
+extern const CheckpointFormat led_format, led_untied_format;
 
 /// The keys of config.json for LED.
 struct LedKeys : SequenceKeys {

@@ -35,11 +35,6 @@ const GlobalTokens& globals_of(const LayerContext& ctx) {
   return own != nullptr ? *own : none;
 }
 
-/// The rows of x that no other row sees, for layers that make their own patterns.
-struct HiddenTokens {
-  Tensor rows;  // u8 [B, L]
-};
-
 AttentionPattern without_hidden(AttentionPattern pattern, const LayerContext& ctx) {
   const auto* hidden = ctx.own.find<HiddenTokens>();
   return hidden != nullptr ? with_hidden_keys(std::move(pattern), hidden->rows) : pattern;

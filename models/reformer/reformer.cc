@@ -187,6 +187,39 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
     blocks_.push_back(std::move(block));
   }
   final_norm_ = Normalization(NormKind::layer, exit_width(c), c.norm_eps, init.at("final_norm"));
+  require((c.classes == 0 && !c.span_head) || !c.causal, kName,
+          "classes = {} and span_head = {} with causal = true; these heads need rows that attend to "
+          "the whole text: causal = false",
+          c.classes, c.span_head);
+  if (c.classes > 0) {
+    classes_ = PooledHead(c.d_model, c.classes, init, weights_of(c), PoolActivation::tanh,
+                          exit_width(c));
+  }
+  if (c.span_head) spans_ = Linear(exit_width(c), 2, true, init.at("spans"), weights_of(c));
+}
+
+void Reformer::visit(Visitor& v) {
+  CausalDecoder::visit(v);
+  classes_.visit(v);
+  v("spans", spans_);
+}
+
+Tensor Reformer::hidden_of(const EncoderInputs& in, Pass pass) const {
+  require_no_mask(kName, in);
+  require<NotImplemented>(!in.types && !in.global, kName,
+                          "this model has neither token types nor global tokens");
+  return forward(ReformerInputs{.tokens = in.tokens, .lengths = in.lengths}, pass).hidden;
+}
+
+Tensor Reformer::class_logits(const EncoderInputs& in, Pass pass) const {
+  require(config_.classes > 0, kName, "classification needs classes > 0");
+  const Tensor hidden = dropout(hidden_of(in, pass), config_.dropout, pass.at("pool"));
+  return classes_.forward(hidden, config_.dropout, pass);
+}
+
+SpanLogits Reformer::span_logits(const EncoderInputs& in, Pass pass) const {
+  require(config_.span_head, kName, "answers as spans need span_head");
+  return span_logits_of(spans_.forward(hidden_of(in, pass)), in.lengths);
 }
 
 void Reformer::visit_more(Visitor& v) {

@@ -70,6 +70,8 @@ struct ReformerConfig {
 
   Activation activation = Activation::relu;
   double norm_eps = 1e-6;
+  int64_t classes = 0;
+  bool span_head = false;
   bool mean_exit = false;
   bool head_bias = true;
   float dropout = 0;
@@ -119,6 +121,8 @@ struct ReformerConfig {
     v("norm_eps", norm_eps, range::above_zero, meaning::norm_eps);
     v("mean_exit", mean_exit, "the head reads the mean of both streams instead of both");
     v("head_bias", head_bias, meaning::head_bias);
+    v("classes", classes, range::not_negative, meaning::classes);
+    v("span_head", span_head, meaning::span_head);
     v("dropout", dropout, range::probability,
       "of embeddings, positions, branches and inner layers");
     v("dropout_attn", dropout_attn, range::probability, "of the probabilities of LSH attention");
@@ -170,6 +174,8 @@ struct ReformerInputs {
 /// query attends only to keys in its own hash bucket (with same_bucket).
 class Reformer final : public CausalDecoder,
                        public FillsMasks,
+                       public ClassifiesSequences,
+                       public FindsSpans,
                        public ReversibleLayers,
                        public Remarks {
  public:
@@ -188,6 +194,14 @@ class Reformer final : public CausalDecoder,
   using CausalDecoder::forward;
   /// Sets the rotations of every LSH layer, [1 or B, 1 or H, R, d, w], in place of random ones.
   void set_rotations(const Tensor& rotations);
+
+  bool predicts_tokens() const override { return true; }
+  int64_t classes() const override { return config_.classes; }
+  bool finds_spans() const override { return config_.span_head; }
+  /// From the first token.
+  Tensor class_logits(const EncoderInputs& in, Pass pass) const override;
+  SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override;
+  void visit(Visitor& v) override;
 
   Objective objective() const override;
   bool continues_sequences() const override { return config_.causal; }
@@ -220,6 +234,8 @@ class Reformer final : public CausalDecoder,
   /// Returns the streams after the first `blocks` blocks.
   ReversibleRun run_blocks(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
                            const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
+  /// Returns forward() of an input for a head.
+  Tensor hidden_of(const EncoderInputs& in, Pass pass) const;
   /// Returns the first `length` rows of both streams, prepared for the head.
   Tensor exit(ReversibleRun& run, int64_t length, Pass pass) const;
   LshAttention* lsh(int64_t layer) const;  // null for a local layer
@@ -229,6 +245,8 @@ class Reformer final : public CausalDecoder,
   AxialPositions position_;
   std::vector<Block> blocks_;
   Normalization final_norm_;
+  PooledHead classes_;
+  Linear spans_;  // [2, 2 D]
 };
 
 /// Entry of the model under the name that programs use.

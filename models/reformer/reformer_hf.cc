@@ -25,6 +25,9 @@ constexpr NamePair heads[] = {
     {"embed.position.axes.1.weight", "reformer.embeddings.position_embeddings.weights.1"},
     {"head.weight", "lm_head.decoder.weight"},
     {"head.bias", "lm_head.bias"},
+    {"pool", "classifier.dense"},
+    {"classifier", "classifier.out_proj"},
+    {"spans", "qa_outputs"},
 };
 constexpr std::string_view axial_table = "position_embeddings.weights.";
 /// Since release 5.24 transformers adds the bias of the decoder, and keeps the other without adding
@@ -48,8 +51,11 @@ constinit const CheckpointFormat reformer_format{"reformer", "reformer.", names,
 ReformerConfig reformer_config(const ReformerKeys& k) {
   require(k.model_type == "reformer", kOp, "model_type is \"{}\"; expected \"reformer\"",
           k.model_type);
-  require(k.axial_pos_embds && k.axial_pos_shape.size() == 2 && !k.tie_word_embeddings, kOp,
-          "expected axial positions of two axes, and tables that are not tied");
+  require(k.axial_pos_embds, kOp, "axial_pos_embds is false; expected axial positions");
+  require(k.axial_pos_shape.size() == 2, kOp, "axial_pos_shape has {} axes; expected 2",
+          k.axial_pos_shape.size());
+  require(!k.tie_word_embeddings, kOp,
+          "tie_word_embeddings is true; expected tables that are not tied");
   ReformerConfig c = reformer_variant({}, ReformerVariant::hf);
   c.vocab = k.vocab_size;
   c.n_layer = static_cast<int64_t>(k.attn_layers.size());

@@ -24,6 +24,15 @@ EncoderDecoder::EncoderDecoder(std::string name, const TransformerConfig& shell,
                                std::vector<std::unique_ptr<Layer>> encoder_attention)
     : name_(std::move(name)), shell_(shell, init, std::move(encoder_attention)) {}
 
+Tensor EncoderDecoder::hidden_tokens(const SequenceInputs& in) {
+  if (!in.mask) return {};
+  if (in.mask.shape() != in.source.shape()) {
+    fail_with<ShapeError>("encoder_decoder", "the mask must be [B, S] as the source",
+                          {{"source", in.source}, {"mask", in.mask}});
+  }
+  return equal(in.mask, zeros_like(in.mask));
+}
+
 LayerContext EncoderDecoder::checked_context(const SequenceInputs& in, Pass pass) const {
   if (in.source.rank() != 2) {
     fail_with<ShapeError>(name_, "the source must be [B, S]", {{"source", in.source}});
@@ -36,8 +45,9 @@ Tensor EncoderDecoder::encode(const SequenceInputs& in, Pass pass) const {
 }
 
 Stack::Result EncoderDecoder::states(const SequenceInputs& in, Pass pass) const {
-  return shell_.run_both({.tokens = in.tokens, .lengths = in.lengths, .source = in.source},
-                         checked_context(in, pass), pass);
+  return shell_.run_both(
+      {.tokens = in.tokens, .lengths = in.lengths, .source = in.source, .mask = in.mask},
+      checked_context(in, pass), pass);
 }
 
 Tensor EncoderDecoder::forward(const SequenceInputs& in, Pass pass) const {
@@ -50,7 +60,7 @@ Tensor EncoderDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pa
 
 std::unique_ptr<DecodeState> EncoderDecoder::start_decoding(const SequenceInputs& in) const {
   const NoGrad off;
-  return shell_.start_decoding_after(encode(in, Pass{}), in.lengths);
+  return shell_.start_decoding_after(encode(in, Pass{}), in.lengths, hidden_tokens(in));
 }
 
 LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,

@@ -17,6 +17,7 @@ struct SequenceInputs {
   Tensor lengths = {};  ///< i64 [B]: number of valid tokens of the source; undefined: all
   Tensor global = {};   ///< [B, S] nonzero at global tokens; only for models that have some
   Tensor tokens = {};   ///< [B, L] input of the decoder; see shifted_right()
+  Tensor mask = {};     ///< [B, S] zero at tokens of the source that no other token sees
 };
 
 /// Returns the decoder's input for targets [B, L]: `start`, then all targets but the last. Targets
@@ -66,6 +67,9 @@ class EncoderDecoder : public LanguageModel, public WritesSequences, public Show
 
   /// Returns the context of the encoder's layers for an input whose source is [B, S].
   virtual LayerContext layer_context(const SequenceInputs& in, Pass pass) const = 0;
+
+  /// Returns the mask as keys that no query sees, u8 [B, S]; undefined without one.
+  static Tensor hidden_tokens(const SequenceInputs& in);
 
  private:
   /// layer_context() of an input whose source has been checked.

@@ -8,7 +8,9 @@
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/index.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -38,9 +40,10 @@ LayerContext Transformer::layer_context(int64_t /*queries*/, int64_t /*keys*/,
   return ctx;
 }
 
-LayerContext Transformer::encoder_context(const Tensor& lengths) const {
+LayerContext Transformer::encoder_context(const Tensor& lengths, const Tensor& hidden) const {
   LayerContext ctx;
   ctx.pattern = with_lengths(pattern(false, 0), lengths, lengths);
+  if (hidden) ctx.pattern = with_hidden_keys(std::move(ctx.pattern), hidden);
   return ctx;
 }
 
@@ -64,7 +67,8 @@ Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, con
   const bool own = source && c.source_tables;
   const int64_t length = tokens.dim(1);
   Tensor x =
-      source && c.source_vocab > 0 ? source_.forward(tokens) : token_rows(tokens);  // [B, L, De]
+      source && c.source_vocab > 0 ? source_.forward(tokens, c.padding_id)
+                                   : token_rows(tokens, c.padding_id);  // [B, L, De]
   if (c.dropout_token > 0 && pass.training) {
     const Generator gen = pass.at("token").gen;
     x = mul(x, bernoulli({x.dim(0), length, 1}, gen, 1 - c.dropout_token, x.dtype(), x.device()));
@@ -83,6 +87,7 @@ Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, con
   if (c.token_types > 0) {
     x = add(x, types ? type_.forward(types) : select(type_.weight, 0, 0));
   }
+  if (c.types_share_table && types) x = add(x, token_rows(types));
   if (c.emb_norm) x = (own ? source_norm_ : embed_norm_).forward(x);
   return dropout(x, or_default(c.dropout_emb, c.dropout), pass.at("emb"));
 }
@@ -133,13 +138,17 @@ Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
   require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
   require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
-  if (seq2seq && !in.context) return run_both(in, encoder_context(in.lengths), pass);
+  Tensor hidden;
+  if (in.mask) hidden = equal(in.mask, zeros_like(in.mask));
+  if (seq2seq && !in.context) return run_both(in, encoder_context(in.lengths, hidden), pass);
   LayerContext ctx = layer_context(0, 0, 0);
   if (seq2seq) {
     ctx.encoder_output = in.context;
     ctx.encoder_pattern = with_lengths(patterns::dense(), {}, in.lengths);
-  } else if (in.lengths) {
-    ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
+    if (hidden) ctx.encoder_pattern = with_hidden_keys(std::move(ctx.encoder_pattern), hidden);
+  } else {
+    if (in.lengths) ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
+    if (hidden) ctx.pattern = with_hidden_keys(std::move(ctx.pattern), hidden);
   }
   const Tensor x =
       embedded(in.tokens, 0, [&] { return tables(false, in.tokens, 0, in.types, pass); });
@@ -202,6 +211,37 @@ Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tens
 Tensor Transformer::classify(const Tensor& hidden) const {
   require<NotImplemented>(config_.classes > 0, kName, "classification needs classes > 0");
   return classes_.forward(hidden, 0, Pass{});
+}
+
+Tensor Transformer::states_of(const EncoderInputs& in, Pass pass) const {
+  require<NotImplemented>(!in.global, kName, "this model has no global tokens");
+  return forward(
+      {.tokens = in.tokens, .lengths = in.lengths, .types = in.types, .mask = in.mask}, pass);
+}
+
+Tensor Transformer::class_logits(const EncoderInputs& in, Pass pass) const {
+  require<NotImplemented>(classes() > 0, kName, "classification needs classes > 0 in a decoder");
+  const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
+  const Tensor place = iota(length, DType::i64, device());
+  Tensor last = full({batch, 1}, static_cast<double>(length - 1), DType::i64, device());
+  if (in.mask || in.lengths) {
+    const Tensor there = in.mask ? not_equal(in.mask, zeros_like(in.mask))
+                                 : less(place, unsqueeze(in.lengths, 1));
+    const Tensor places = broadcast_to(place, {batch, length});
+    last = max(where(there, places, zeros_like(places)), 1, true).values;
+  }
+  const Tensor row = select(permute_rows(states_of(in, pass), last), 1, 0);  // [B, D]
+  return last_classes_.forward(row);
+}
+
+Tensor Transformer::tag_logits(const EncoderInputs& in, Pass pass) const {
+  require<NotImplemented>(config_.tags > 0, kName, "labels of tokens need tags > 0");
+  return tags_.forward(dropout(states_of(in, pass), config_.dropout, pass.at("tags")));
+}
+
+SpanLogits Transformer::span_logits(const EncoderInputs& in, Pass pass) const {
+  require<NotImplemented>(config_.span_head, kName, "answers as spans need span_head");
+  return span_logits_of(spans_.forward(states_of(in, pass)), in.lengths);
 }
 
 Objective Transformer::objective() const {
@@ -289,10 +329,12 @@ std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,
 }
 
 std::unique_ptr<DecodeState> Transformer::start_decoding_after(const Tensor& context,
-                                                               const Tensor& lengths) const {
+                                                               const Tensor& lengths,
+                                                               const Tensor& hidden) const {
   auto state = std::make_unique<StreamState>(context.dim(0));
   state->context = context.detach();
   state->lengths = lengths;
+  state->hidden = hidden;
   return state;
 }
 

@@ -43,6 +43,12 @@ template <>
 inline constexpr std::array<std::string_view, 4> value_names<Weights>{
     "xavier_uniform", "normal", "truncated_normal", "orthogonal"};
 
+/// What q . k is multiplied by: 1 / sqrt(d), 1, or 1 / (sqrt(d) (i + 1)) in layer i.
+enum class AttentionScale : uint8_t { sqrt_width, none, by_layer };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<AttentionScale>{"sqrt_width", "none",
+                                                                             "by_layer"};
+
 /// The Transformer \cite vaswani2017 and its descendants: relative positions \cite shaw2018,
 /// positions in every layer \cite alrfou2019, GPT-2 \cite radford2019, BERT \cite devlin2019, and
 /// the Local Transformer \cite roy2021.
@@ -51,6 +57,8 @@ struct TransformerConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   int64_t d_head = 0;
   int64_t d_embed = 0;
+  int64_t target_n_layer = 0, target_n_head = 0, target_d_ff = 0;
+  int64_t padding_id = -1;
   int64_t n_max = 1024;
   int64_t source_n_max = 0;
 
@@ -69,6 +77,7 @@ struct TransformerConfig {
 
   bool qkv_bias = false, out_bias = false, head_bias = false;
   bool share_qk = false;
+  AttentionScale attention_scale = AttentionScale::sqrt_width;
   /// Attention probabilities: 1 softmax, up to 2 alpha-entmax, which makes most of them 0
   /// \cite correia2019 .
   double alpha = 1;
@@ -86,8 +95,10 @@ struct TransformerConfig {
   bool couple = false;
   int64_t source_vocab = 0;
   int64_t token_types = 0;
+  bool types_share_table = false;
   bool mlm_head = false;
-  int64_t classes = 0;
+  int64_t classes = 0, tags = 0;
+  bool span_head = false;
 
   /// Rates at the sites emb, attn (probabilities), ffn_act and resid (branch outputs); -1: as
   /// resid.
@@ -123,6 +134,7 @@ struct TransformerConfig {
     visit_sizes(v, *this);
     v("d_head", d_head, range::not_negative, meaning::d_head);
     v("d_embed", d_embed, range::not_negative, meaning::d_embed);
+    visit_target(v, *this);
     v("n_max", n_max, range::positive, "rows of learned position tables");
     v("source_n_max", source_n_max, range::not_negative,
       "rows of the source's own table; 0: n_max");
@@ -140,6 +152,8 @@ struct TransformerConfig {
     v("window", window, "keys of a window, or tokens of a block");
     v("qkv_bias", qkv_bias, meaning::qkv_bias)("out_bias", out_bias, meaning::out_bias);
     v("head_bias", head_bias, meaning::head_bias)("share_qk", share_qk, "keys are the queries");
+    v("attention_scale", attention_scale,
+      "what q . k is multiplied by; by_layer: also by 1 / (i + 1) in layer i");
     v("alpha", alpha, "attention: 1 softmax, up to 2 alpha-entmax, which makes most of it 0");
     v("learn_alpha", learn_alpha, "each head learns its own alpha between 1.01 and 2");
     v("tie_embedding", tie_embedding, meaning::tie_embedding)("cutoffs", cutoffs, meaning::cutoffs);
@@ -153,8 +167,13 @@ struct TransformerConfig {
     v("source_vocab", source_vocab, range::not_negative,
       "encoder_decoder: tokens of the source's own table; 0: the target's table");
     v("token_types", token_types, range::not_negative, meaning::token_types);
+    v("types_share_table", types_share_table,
+      "token types are looked up in the token table, as in GPT-2");
     v("mlm_head", mlm_head, "dense layer, activation and norm before the head, as in BERT");
-    v("classes", classes, range::not_negative, meaning::classes);
+    v("classes", classes, range::not_negative,
+      "classes of a sequence, of the last token in a decoder; 0: no head for them");
+    v("tags", tags, range::not_negative, "decoders: classes of a token; 0: no head for them");
+    v("span_head", span_head, "decoders: a head for the start and the end of an answer");
     v("dropout", dropout, range::probability, "of the outputs of branches");
     v("dropout_emb", dropout_emb, range::as_dropout, "of embedded tokens; -1: as dropout");
     v("dropout_attn", dropout_attn, range::as_dropout, meaning::dropout_attn);
@@ -185,6 +204,8 @@ struct TransformerInputs {
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
   Tensor source = {};   ///< [B, S] input of the encoder of an encoder-decoder
   Tensor context = {};  ///< [B, S, D] output of the encoder, in place of the source
+  /// Zero at tokens, or tokens of the source, that no other token sees; undefined: none.
+  Tensor mask = {};
 };
 
 /// The classifiers of one layer for auxiliary losses, used only in training.
@@ -196,7 +217,12 @@ struct AuxiliaryHead : Module {
 };
 
 /// The model of a TransformerConfig.
-class Transformer : public CausalDecoder, public WritesSequences, public FillsMasks {
+class Transformer : public CausalDecoder,
+                    public WritesSequences,
+                    public FillsMasks,
+                    public ClassifiesSequences,
+                    public TagsTokens,
+                    public FindsSpans {
  public:
   /// Throws ValueError that names the fields when they do not fit together. `encoder_attention`
   /// holds layers that replace the encoder's own attention, one for each block; run_encoder()
@@ -220,14 +246,28 @@ class Transformer : public CausalDecoder, public WritesSequences, public FillsMa
   /// Computes the mean over the targets [B, L] that count of the negative log-likelihood (smoothed
   /// in training), without auxiliary losses.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const override;
-  /// [B, classes] from tanh(dense(first token)).
+  /// [B, classes] from tanh(dense(first token)), of an encoder.
   Tensor classify(const Tensor& hidden) const;
+
+  bool predicts_tokens() const override { return true; }
+  /// Of decoders; an encoder's classes are those of classify().
+  int64_t classes() const override {
+    return config_.wiring == Wiring::decoder ? config_.classes : 0;
+  }
+  int64_t tags() const override { return config_.tags; }
+  bool finds_spans() const override { return config_.span_head; }
+  int64_t token_types() const override { return config_.token_types; }
+  /// From the last token of each sample that is there, which has seen all others.
+  Tensor class_logits(const EncoderInputs& in, Pass pass) const override;
+  Tensor tag_logits(const EncoderInputs& in, Pass pass) const override;
+  SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override;
 
   /// Encodes the source of an encoder-decoder and returns the state to decode from.
   std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
-  /// Does the same with the output of the encoder, `context`.
-  std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context,
-                                                    const Tensor& lengths) const;
+  /// Does the same with the output of the encoder, `context`. `hidden` u8 [B, S] marks tokens of the
+  /// source that no other sees.
+  std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context, const Tensor& lengths,
+                                                    const Tensor& hidden = {}) const;
 
   Objective objective() const override;
   int64_t mask_token() const override;
@@ -266,7 +306,9 @@ class Transformer : public CausalDecoder, public WritesSequences, public FillsMa
   LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
   int64_t first_visible(int64_t position) const override;
   /// Returns the context of the encoder of an encoder-decoder.
-  LayerContext encoder_context(const Tensor& lengths) const;
+  LayerContext encoder_context(const Tensor& lengths, const Tensor& hidden = {}) const;
+  /// Returns forward() of a decoder with heads.
+  Tensor states_of(const EncoderInputs& in, Pass pass) const;
   /// Stores the output of every layer in `layers` if it is not null.
   Stack::Result states_of(const TransformerInputs& in, Pass pass,
                           std::vector<Tensor>* layers) const;
@@ -300,6 +342,7 @@ class Transformer : public CausalDecoder, public WritesSequences, public FillsMa
   Linear head_projection_;                // [De, D]
   std::vector<AuxiliaryHead> auxiliary_;  // in the order of the layers that have one
   PooledHead classes_;
+  Linear last_classes_, tags_, spans_;  // of decoders
 };
 
 /// Entries of the models in this file under the names that programs use.

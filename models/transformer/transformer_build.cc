@@ -53,6 +53,21 @@ void check(const TransformerConfig& c) {
           "alpha > 1 and learn_alpha have no relative terms; set positions to sinusoid or learned");
   require(!c.sparse_probabilities() || (c.local != Locality::block && !c.couple), kName,
           "alpha > 1 and learn_alpha are not for local = block and couple");
+  const bool own_sizes = c.target_n_layer > 0 || c.target_n_head > 0 || c.target_d_ff > 0;
+  require(!own_sizes || c.wiring == Wiring::encoder_decoder, kName,
+          "target_n_layer, target_n_head and target_d_ff need wiring = encoder_decoder");
+  require(!own_sizes || !c.couple, kName,
+          "couple shares the layers of both sides; leave target_n_layer, target_n_head and "
+          "target_d_ff at 0");
+  require(c.d_head > 0 || c.target_n_head == 0 || c.d_model % c.target_n_head == 0, kName,
+          "d_model {} is not a multiple of target_n_head {}; set d_head", c.d_model,
+          c.target_n_head);
+  require(c.padding_id >= -1 && c.padding_id < c.vocab, kName,
+          "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id, c.vocab);
+  require((c.tags == 0 && !c.span_head) || c.wiring == Wiring::decoder, kName,
+          "tags and span_head need wiring = decoder; encoders with such heads are blockbert's");
+  require(!c.types_share_table || c.token_types == 0, kName,
+          "types_share_table needs token_types = 0");
   require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
@@ -90,6 +105,19 @@ DecoderOptions decoder_of(const TransformerConfig& c) {
   return o;
 }
 
+/// The factor of q . k in layer i; 0: 1 / sqrt(d).
+double scale_of(const TransformerConfig& c, int64_t d_head, int64_t i) {
+  switch (c.attention_scale) {
+    case AttentionScale::none:
+      return 1;
+    case AttentionScale::by_layer:
+      return 1 / (std::sqrt(static_cast<double>(d_head)) * static_cast<double>(i + 1));
+    case AttentionScale::sqrt_width:
+      break;
+  }
+  return 0;
+}
+
 /// Attention with softmax, or with entmax where the configuration wants it.
 std::unique_ptr<Layer> attention_of(const TransformerConfig& c, const AttentionOptions& options,
                                     const ShawTables& tables, const Init& init) {
@@ -115,12 +143,15 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
                               const Stack* coupled) const {
   const TransformerConfig& c = config_;
   const int branches = cross ? 3 : 2;
+  const auto size = [&](int64_t target, int64_t both) { return cross && target > 0 ? target : both; };
+  const int64_t n_layer = size(c.target_n_layer, c.n_layer);
+  const int64_t n_head = size(c.target_n_head, c.n_head);
   const Scheme weights = scheme_of(c);
   const double residual =
-      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * c.n_layer)) : 1.0;
+      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * n_layer)) : 1.0;
   AttentionOptions attention{.d_model = c.d_model,
-                             .n_head = c.n_head,
-                             .d_head = c.d_head > 0 ? c.d_head : c.d_model / c.n_head,
+                             .n_head = n_head,
+                             .d_head = c.d_head > 0 ? c.d_head : c.d_model / n_head,
                              .qkv_bias = c.qkv_bias,
                              .out_bias = c.out_bias,
                              .share_qk = c.share_qk,
@@ -131,7 +162,7 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
   across.cross = true;
   across.share_qk = false;
   const FeedForwardOptions ff{.d_model = c.d_model,
-                              .d_ff = c.d_ff,
+                              .d_ff = size(c.target_d_ff, c.d_ff),
                               .activation = c.activation,
                               .dropout = or_default(c.dropout_ffn_act, c.dropout),
                               .weights = weights,
@@ -142,13 +173,14 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
                          .two_sided = c.shaw_two_sided || !causal};
   const bool relative = c.positions == Positions::shaw;
   const auto tables = [&](const Init& at) {
-    return ShawTables(shaw, c.n_head, attention.d_head, at, table_scheme(c));
+    return ShawTables(shaw, n_head, attention.d_head, at, table_scheme(c));
   };
   if (relative && c.shaw_share_layers) shared = tables(init.at("shared"));
 
   std::vector<Block> blocks;
-  for (int64_t i = 0; i < c.n_layer; ++i) {
+  for (int64_t i = 0; i < n_layer; ++i) {
     const Init at = init.at("layers").at(i);
+    attention.scale = scale_of(c, attention.d_head, i);
     const auto norm = [&](const char* label) {
       return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
     };
@@ -256,9 +288,15 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
     }
     auxiliary_.push_back(std::move(aux));
   }
-  if (c.classes > 0) {
+  const bool decoder = c.wiring == Wiring::decoder;
+  if (c.classes > 0 && !decoder) {
     classes_ = PooledHead(c.d_model, c.classes, init, scheme_of(c));
   }
+  if (c.classes > 0 && decoder) {
+    last_classes_ = Linear(c.d_model, c.classes, false, init.at("classes"), scheme_of(c));
+  }
+  if (c.tags > 0) tags_ = Linear(c.d_model, c.tags, true, init.at("tags"), scheme_of(c));
+  if (c.span_head) spans_ = Linear(c.d_model, 2, true, init.at("spans"), scheme_of(c));
 }
 
 void Transformer::visit(Visitor& v) {
@@ -279,6 +317,7 @@ void Transformer::visit(Visitor& v) {
   v("mlm", mlm_)("head.projection", head_projection_);
   v("head", head_)("head", adaptive_head_)("auxiliary", auxiliary_);
   classes_.visit(v);
+  v("classes", last_classes_)("tags", tags_)("spans", spans_);
 }
 
 }  // namespace longspan

@@ -9,8 +9,10 @@
 
 namespace longspan {
 
-/// Checkpoints of BART \cite lewis2020 in the format of the package transformers.
-extern const CheckpointFormat bart_format;
+/// Checkpoints of BART \cite lewis2020, mBART \cite liu2020 and Pegasus \cite zhang2020 in the
+/// format of the package transformers; `untied`: of those whose tables are not one.
+extern const CheckpointFormat bart_format, mbart_format, pegasus_format;
+extern const CheckpointFormat bart_untied_format, mbart_untied_format, pegasus_untied_format;
 
 /// The keys of config.json for BART.
 struct BartKeys : SequenceKeys {
@@ -27,6 +29,26 @@ struct BartKeys : SequenceKeys {
         "id2label", id2label);
   }
 };
+
+/// The keys of config.json for mBART, which is a BART with norms before its layers.
+struct MBartKeys : BartKeys {
+  MBartKeys() {
+    model_type = "mbart";
+    id2label.clear();
+  }
+};
+
+/// The keys of config.json for Pegasus, whose positions are sines and cosines.
+struct PegasusKeys : BartKeys {
+  PegasusKeys() {
+    model_type = "pegasus";
+    pad_token_id = decoder_start_token_id = 0;
+    id2label.clear();
+  }
+};
+
+TransformerConfig mbart_config(const MBartKeys& keys);
+TransformerConfig pegasus_config(const PegasusKeys& keys);
 
 /// Convert between keys and configuration. BART's position tables begin at row 2 whatever
 /// pad_token_id is. A Transformer does not store ids of special tokens: keep those of the keys.

@@ -83,6 +83,7 @@ Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const Scor
 
 ScoreTerms MultiHead::terms(Projected& p, const LayerContext&, LayerMemory&) const {
   ScoreTerms t;
+  t.scale = options_.scale;
   if (tables_) tables_.fill(t, p.q.dtype());
   return t;
 }

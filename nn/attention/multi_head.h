@@ -16,6 +16,7 @@ struct AttentionOptions {
   bool qkv_bias = false, out_bias = false;
   bool share_qk = false;  ///< keys use the projection of queries
   bool cross = false;     ///< keys and values come from LayerContext::encoder_output
+  double scale = 0;       ///< of q . k; 0: 1 / sqrt(d)
   float dropout = 0;      ///< site "attn", on attention probabilities
   Scheme weights = {}, out_weights = {};
 };

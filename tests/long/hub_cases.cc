@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -16,6 +17,9 @@
 #include "data/io/files.h"
 #include "hub/folder.h"
 #include "models/encoder.h"
+#include "models/reformer/reformer.h"
+#include "models/transformer/encoder_decoder.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"
@@ -67,20 +71,139 @@ Tensor class_loss(const HubFolder& folder, const Tensor& logits, const Tensor& l
   return cross_entropy(logits, labels);
 }
 
-Computed compute(const HubFolder& folder, const LanguageModel& any, const Tensors& in) {
+/// The loss of labels that are the tokens themselves: each predicts the next one.
+Tensor next_token_loss(const Tensor& logits, const Tensor& labels) {
+  const int64_t n = logits.dim(1) - 1;
+  return token_loss_of(slice(logits, 1, 0, n), slice(labels, 1, 1));
+}
+
+void headless(Computed& out, const Tensor& hidden, const Tensors& in) {
+  out.outputs["last_hidden_state"] = hidden;
+  const Tensor weight = find(in, "loss_weight");
+  if (weight) out.loss = sum(mul(hidden, weight));
+  out.partial = !weight;
+}
+
+Computed compute_decoder(const HubFolder& folder, const Transformer& model, const Tensors& in) {
+  Computed out;
+  const EncoderInputs inputs = inputs_of(in);
+  const Tensor labels = find(in, "in/labels");
+  const auto hidden = [&] {
+    return model.forward(
+        TransformerInputs{.tokens = inputs.tokens, .types = inputs.types, .mask = inputs.mask}, {});
+  };
+  switch (folder.head->task) {
+    case HubTask::hidden:
+      headless(out, hidden(), in);
+      break;
+    case HubTask::next_token:
+      out.outputs["logits"] = model.head(hidden());
+      out.loss = next_token_loss(out.outputs["logits"], labels);
+      break;
+    case HubTask::classes:
+      out.outputs["logits"] = model.class_logits(inputs, {});
+      out.loss = class_loss(folder, out.outputs["logits"], labels);
+      break;
+    case HubTask::tags:
+      out.outputs["logits"] = model.tag_logits(inputs, {});
+      out.loss = token_loss_of(out.outputs["logits"], labels);
+      break;
+    default: {
+      const SpanLogits spans = model.span_logits(inputs, {});
+      out.outputs["start_logits"] = spans.start;
+      out.outputs["end_logits"] = spans.end;
+      out.loss = span_loss(spans, find(in, "in/start_positions"), find(in, "in/end_positions"));
+    }
+  }
+  return out;
+}
+
+Computed compute_sequence(const LanguageModel& any, const Tensors& in) {
+  const Tensor given = find(in, "in/decoder_input_ids");
+  const Tensor tokens = given ? given : find(in, "decoder_input_ids");
+  const Tensor source = find(in, "in/input_ids"), mask = find(in, "in/attention_mask");
+  Tensor hidden, logits;
+  if (const auto* model = dynamic_cast<const EncoderDecoder*>(&any)) {
+    hidden = model->forward({.source = source,
+                             .global = find(in, "in/global_attention_mask"),
+                             .tokens = tokens,
+                             .mask = mask},
+                            {});
+    if (!given) logits = model->head(hidden);
+  } else {
+    const auto& plain = dynamic_cast<const Transformer&>(any);
+    hidden = plain.forward(TransformerInputs{.tokens = tokens, .source = source, .mask = mask}, {});
+    if (!given) logits = plain.head(hidden);
+  }
+  Computed out;
+  if (given) {
+    headless(out, hidden, in);
+  } else {
+    out.outputs["logits"] = logits;
+    out.loss = token_loss_of(logits, find(in, "in/labels"));
+  }
+  return out;
+}
+
+/// The lengths of inputs whose padding is at the end.
+Tensor lengths_of(const Tensor& mask) {
+  if (!mask) return {};
+  return cast(sum(f64(mask), {1}), DType::i64);
+}
+
+Computed compute_reformer(const HubFolder& folder, Reformer& model, const Tensors& in) {
+  Computed out;
+  if (const Tensor rotations = find(in, "rotations")) {  // [H, d, R, w]
+    model.set_rotations(contiguous(unsqueeze(permute(rotations, {0, 2, 1, 3}), 0)));
+  }
+  const Tensor labels = find(in, "in/labels");
+  const EncoderInputs inputs{.tokens = find(in, "in/input_ids"),
+                             .lengths = lengths_of(find(in, "in/attention_mask"))};
+  const auto hidden = [&] {
+    return model.forward(ReformerInputs{.tokens = inputs.tokens, .lengths = inputs.lengths}, {})
+        .hidden;
+  };
+  switch (folder.head->task) {
+    case HubTask::hidden:
+      headless(out, hidden(), in);
+      break;
+    case HubTask::next_token:
+      out.outputs["logits"] = model.head(hidden());
+      out.loss = next_token_loss(out.outputs["logits"], labels);
+      break;
+    case HubTask::masked_token:
+      out.outputs["logits"] = model.head(hidden());
+      out.loss = token_loss_of(out.outputs["logits"], labels);
+      break;
+    case HubTask::classes:
+      out.outputs["logits"] = model.class_logits(inputs, {});
+      out.loss = class_loss(folder, out.outputs["logits"], labels);
+      break;
+    default: {
+      const SpanLogits spans = model.span_logits(inputs, {});
+      out.outputs["start_logits"] = spans.start;
+      out.outputs["end_logits"] = spans.end;
+      out.loss = span_loss(spans, find(in, "in/start_positions"), find(in, "in/end_positions"));
+    }
+  }
+  return out;
+}
+
+Computed compute(const HubFolder& folder, LanguageModel& any, const Tensors& in) {
+  if (auto* reformer = dynamic_cast<Reformer*>(&any)) return compute_reformer(folder, *reformer, in);
+  if (any.objective() == Objective::sequence) return compute_sequence(any, in);
+  if (const auto* decoder = dynamic_cast<const Transformer*>(&any)) {
+    return compute_decoder(folder, *decoder, in);
+  }
   Computed out;
   const auto& model = dynamic_cast<const Encoder&>(any);
   const EncoderInputs inputs = inputs_of(in);
   const Tensor labels = find(in, "in/labels");
   const Tensor hidden = model.forward(inputs, {});
   switch (folder.head->task) {
-    case HubTask::hidden: {
-      out.outputs["last_hidden_state"] = hidden;
-      const Tensor weight = find(in, "loss_weight");
-      if (weight) out.loss = sum(mul(hidden, weight));
-      out.partial = !weight;
+    case HubTask::hidden:
+      headless(out, hidden, in);
       break;
-    }
     case HubTask::masked_token: {
       const Tensor logits = model.head(hidden);
       const bool pretraining = static_cast<bool>(find(in, "in/next_sentence_label"));
@@ -151,22 +274,33 @@ std::string compare(const HubFolder& folder, LanguageModel& model, const Compute
     if (theirs) hold(name, kept(x.detach(), mask), theirs);
   }
   if (got.partial || !got.loss) return faults;
+  const bool has_gradients = std::any_of(expected.begin(), expected.end(), [](const auto& e) {
+    return e.first.starts_with("grad/");
+  });
   hold("loss", reshape(got.loss.detach(), {}), find(expected, "loss"));
+  if (!has_gradients) return faults;
   backward(got.loss);
   TensorList gradients = hub_named(folder, model);
+  const TensorList parameters = named_parameters(model);
   std::map<std::string, const void*> storage;
-  for (const NamedTensor& g : gradients) storage[g.name] = g.tensor.view().data;
   std::set<const void*> known;
-  for (NamedTensor& g : gradients) g.tensor = grad(g.tensor) ? grad(g.tensor) : zeros_like(g.tensor.detach());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    // A name beyond those of the parameters is a second one; the others may alias a parameter.
+    Tensor& x = gradients[i].tensor;
+    const Tensor parameter = i < parameters.size() ? parameters[i].tensor : x;
+    storage[gradients[i].name] = parameter.view().data;
+    const Tensor g = grad(parameter);
+    x = g ? reshape(g, x.shape()) : zeros_like(x.detach());
+  }
   Tensors ours;
   for (const NamedTensor& g : hub_stored(folder, gradients)) ours[g.name] = g.tensor;
   for (const auto& [name, theirs] : expected) {
     if (!name.starts_with("grad/")) continue;
     std::string own = name.substr(5);
-    if (!ours.contains(own)) own = std::string(folder.type->format->prefix) + own;
-    for (const OtherName& o : folder.type->format->unused) {  // a tied tensor under its other name
+    if (!ours.contains(own)) own = std::string(folder.format().prefix) + own;
+    for (const OtherName& o : folder.format().unused) {  // a tied tensor under its other name
       if (!ours.contains(own) && o.kind == OtherName::Kind::copy && o.name == name.substr(5)) {
-        own = std::string(folder.type->format->prefix) + std::string(o.of);
+        own = std::string(folder.format().prefix) + std::string(o.of);
       }
     }
     const Tensor mine = find(ours, own);

@@ -56,6 +56,12 @@ void CausalDecoder::make_adaptive(const Init& init) {
   adaptive_head_.emplace(clusters, softmax, init.at("head"), &*adaptive_);
 }
 
+Linear CausalDecoder::classifier() const {
+  Linear head = head_;
+  if (options_.constant_bias && head.bias) head.bias = head.bias.detach();
+  return head;
+}
+
 void CausalDecoder::visit(Visitor& v) {
   v("embed.token", token_)("embed.token", adaptive_);
   visit_more(v);
@@ -161,7 +167,7 @@ Tensor CausalDecoder::head(const Tensor& hidden) const {
   const Scope scope("head");
   const Tensor h = head_input(hidden);
   if (adaptive_head_) return adaptive_head_->log_probabilities(h);
-  return token_logits(h, head_, options_.token_head);
+  return token_logits(h, classifier(), options_.token_head);
 }
 
 Tensor CausalDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
@@ -173,7 +179,7 @@ Tensor CausalDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pas
 Tensor CausalDecoder::target_loss(const Tensor& h, const Tensor& targets, bool training,
                                   double smoothing) const {
   if (!adaptive_head_) {
-    return token_loss(h, head_, targets, options_.token_head, training, smoothing);
+    return token_loss(h, classifier(), targets, options_.token_head, training, smoothing);
   }
   require(!training || smoothing == 0, options_.model,
           "label smoothing is for one softmax over all tokens; leave it at 0 or leave out cutoffs");

@@ -26,6 +26,7 @@ struct DecoderOptions {
   Scheme token = {}, classifier = {};
   bool tie_embedding = false;  ///< the classifier shares the token table
   bool head_bias = false;
+  bool constant_bias = false;  ///< that bias gets no gradient
   Scheme bias = Scheme::zeros();  ///< of the classifier, without cutoffs
   /// With cutoffs, an adaptive embedding with projections to d_model and an adaptive softmax take
   /// the place of the token table and of the classifier (nn/adaptive.h); tie_embedding shares their
@@ -138,6 +139,8 @@ class CausalDecoder : public LanguageModel,
   /// The mean loss of the targets [...] that count, from the input [..., D] of the classifier.
   Tensor target_loss(const Tensor& h, const Tensor& targets, bool training,
                      double smoothing = 0) const;
+  /// Returns head_, with its bias as a constant where the options say so.
+  Linear classifier() const;
   const DecoderOptions& options() const { return options_; }
   DType compute() const { return compute_; }
 

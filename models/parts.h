@@ -109,6 +109,7 @@ void visit_target(auto& v, auto& config) {
   v("target_d_ff", config.target_d_ff, range::not_negative,
     "width of the decoder's feed-forward networks; 0: d_ff");
   v("padding_id", config.padding_id, meaning::padding_id);
+  v("constant_bias", config.constant_bias, "the bias of the head is not trained, as in BART");
 }
 
 /// Visits the fields that nearly all models end with: how they compute.

@@ -111,6 +111,7 @@ void set_sequence(const auto& k, auto& c) {
   c.target_n_head = other(k.decoder_attention_heads, k.encoder_attention_heads);
   c.target_d_ff = other(k.decoder_ffn_dim, k.encoder_ffn_dim);
   c.padding_id = k.pad_token_id;
+  c.constant_bias = true;
   c.tie_embedding = k.tie_word_embeddings;
   if constexpr (requires { c.source_vocab; }) c.source_vocab = c.tie_embedding ? 0 : c.vocab;
   c.activation = activation_of(k.activation_function, "activation_function");

@@ -83,6 +83,7 @@ TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
   t.target_n_head = c.target_n_head;
   t.target_d_ff = c.target_d_ff;
   t.padding_id = c.padding_id;
+  t.constant_bias = c.constant_bias;
   t.tie_embedding = c.tie_embedding;
   t.source_vocab = c.tie_embedding ? 0 : c.vocab;
   t.couple = c.couple;

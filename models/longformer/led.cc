@@ -80,6 +80,7 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
   t.target_n_head = c.target_n_head;
   t.target_d_ff = c.target_d_ff;
   t.padding_id = c.padding_id;
+  t.constant_bias = c.constant_bias;
   t.tie_embedding = c.tie_embedding;
   t.source_vocab = c.tie_embedding ? 0 : c.vocab;
   t.n_max = n_max;

@@ -15,7 +15,7 @@ struct LedConfig {
   int64_t vocab = 64, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
   int64_t target_n_layer = 0, target_n_head = 0, target_d_ff = 0;
   int64_t padding_id = -1;
-  bool tie_embedding = true;
+  bool tie_embedding = true, constant_bias = false;
   int64_t n_max = 512;
   int64_t n_max_target = 64;
   int64_t position_offset = 0;

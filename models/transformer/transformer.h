@@ -59,6 +59,7 @@ struct TransformerConfig {
   int64_t d_embed = 0;
   int64_t target_n_layer = 0, target_n_head = 0, target_d_ff = 0;
   int64_t padding_id = -1;
+  bool constant_bias = false;
   int64_t n_max = 1024;
   int64_t source_n_max = 0;
 

@@ -98,6 +98,7 @@ DecoderOptions decoder_of(const TransformerConfig& c) {
   o.classifier = scheme_of(c);
   o.tie_embedding = c.tie_embedding;
   o.head_bias = c.head_bias;
+  o.constant_bias = c.constant_bias;
   o.cutoffs = c.cutoffs;
   o.div_value = c.div_value;
   o.tie_projections = c.tie_projections;

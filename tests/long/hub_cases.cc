@@ -20,6 +20,8 @@
 #include "models/reformer/reformer.h"
 #include "models/transformer/encoder_decoder.h"
 #include "models/transformer/transformer.h"
+#include "models/transformer_xl/transformer_xl.h"
+#include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"
@@ -145,6 +147,9 @@ Computed compute_sequence(const LanguageModel& any, const Tensors& in) {
   return out;
 }
 
+/// The logarithms of the probabilities that logits, or such logarithms, stand for.
+Tensor logarithms(const Tensor& logits) { return sub(logits, logsumexp(logits, -1, true)); }
+
 /// The lengths of inputs whose padding is at the end.
 Tensor lengths_of(const Tensor& mask) {
   if (!mask) return {};
@@ -189,7 +194,28 @@ Computed compute_reformer(const HubFolder& folder, Reformer& model, const Tensor
   return out;
 }
 
+Computed compute_memory(const HubFolder& folder, const TransformerXL& model, const Tensors& in) {
+  Computed out;
+  const Tensor tokens = find(in, "in/input_ids");
+  SegmentMemory memory = empty_memory(model, tokens.dim(0));
+  if (folder.head->task == HubTask::hidden) {
+    out.outputs["last_hidden_state"] = model.forward(tokens, {});
+    out.loss = sum(square(out.outputs["last_hidden_state"]));
+    return out;
+  }
+  out.outputs["prediction_scores"] = logarithms(model.head(model.forward(tokens, {})));
+  if (memory_length(model) > 0) {
+    SegmentMemory first = empty_memory(model, tokens.dim(0));
+    model.logits_after(first, tokens);
+    out.outputs["second_scores"] = logarithms(model.logits_after(first, find(in, "in/second")));
+  }
+  const Tensor targets = concat({slice(tokens, 1, 1), full({tokens.dim(0), 1}, ignored_target, DType::i64)}, 1);
+  out.loss = model.loss(tokens, targets, memory, {}).loss;
+  return out;
+}
+
 Computed compute(const HubFolder& folder, LanguageModel& any, const Tensors& in) {
+  if (const auto* xl = dynamic_cast<const TransformerXL*>(&any)) return compute_memory(folder, *xl, in);
   if (auto* reformer = dynamic_cast<Reformer*>(&any)) return compute_reformer(folder, *reformer, in);
   if (any.objective() == Objective::sequence) return compute_sequence(any, in);
   if (const auto* decoder = dynamic_cast<const Transformer*>(&any)) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "app/hub.h"
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/tasks/table.h"
@@ -101,11 +102,13 @@ enum Command : unsigned {
   plan = 16,  // memory
   study = 32,
   summarise = 64,
+  imports = 128,
+  exports = 256,
   of_runs = eval | generate | draw | summarise,
-  all_commands = 127
+  all_commands = 511
 };
-constexpr std::string_view command_names[] = {"train",  "eval",  "generate", "draw",
-                                              "memory", "study", "summarise"};
+constexpr std::string_view command_names[] = {"train", "eval",      "generate", "draw",  "memory",
+                                              "study", "summarise", "import",   "export"};
 
 /// What decides which options are used, besides the command.
 struct Case {
@@ -151,7 +154,7 @@ struct Use {
 };
 
 constexpr Use uses[] = {
-    {"task", train | eval | generate | draw | plan | study, "runs",
+    {"task", train | eval | generate | draw | plan | study | imports, "runs",
      [](const Case& c) { return c.run || c.command == plan; }},
     {"data", train | eval | generate | draw, "data that are read from files",
      [](const Case& c) { return c.reads_data(); }},
@@ -159,7 +162,7 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.reads_data(); }},
     {"split", train | eval | generate | draw, "data whose files are not the splits",
      [](const Case& c) { return c.has_split(); }},
-    {"tokenizer", train | of_runs, "texts and bases",
+    {"tokenizer", train | of_runs | imports, "texts and bases",
      [](const Case& c) { return c.run && c.task.takes_tokenizer(); }},
     {"whole_words", train | eval, "encoders that write masked tokens of a text",
      [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
@@ -433,6 +436,26 @@ bool is_on(const CommandLine& line, std::string_view flag) {
 
 void say(const std::string& text) { std::fprintf(stderr, "%s\n", Error(text).what()); }
 
+namespace {
+
+/// load_run() of a hub folder.
+Trained load_hub(const std::string& out, const CommandLine& line, const CommandLine& typed) {
+  require(line.value("--step") == nullptr, "--step", "{} is a hub folder, which has no steps", out);
+  Settings settings = settings_of_hub(out);
+  require_same_model(settings, line.settings, out);
+  settings.insert(settings.end(), line.settings.begin(), line.settings.end());
+  RunConfig config = make_config(settings);
+  require_used(typed, config);
+  TrainingRun run(std::move(config), out);
+  const HubTensors tensors = read_hub_parameters(out, run);
+  for (const std::string& name : tensors.drawn) {
+    say(fmt::format("{} lacks {}: it is drawn", out, name));
+  }
+  return {.run = std::move(run), .at = {}, .remarks = {}, .is_hub = true};
+}
+
+}  // namespace
+
 Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "longspan",
@@ -440,6 +463,7 @@ Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads)
   require<IoError>(kind_of_path(*out, "longspan") == PathKind::folder, "longspan",
                    "there is no run folder {}", *out);
   const std::string* step = line.value("--step");
+  if (is_hub_folder(*out)) return load_hub(*out, line, typed);
   std::string checkpoint = choose_checkpoint(*out, step);
   require<IoError>(!checkpoint.empty(), "longspan",
                    "{} holds no checkpoint; train into it first: longspan train --out {}", *out,
@@ -463,7 +487,7 @@ Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads)
   for (std::string& text : remarks) text = Error(text).what();
   for (const std::string& text : remarks) std::fprintf(stderr, "%s\n", text.c_str());
   for (const std::string& text : compare_function(before, run.config, line.settings)) say(text);
-  return {std::move(run), Position::read(values, checkpoint), remarks};
+  return {.run = std::move(run), .at = Position::read(values, checkpoint), .remarks = remarks};
 }
 
 }  // namespace longspan

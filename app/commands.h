@@ -14,6 +14,8 @@ namespace longspan {
 // The commands of longspan; argv[0] is "longspan train" and the like, or has the name of a program
 // of one's own. Each returns the exit status or throws.
 
+int import_command(int argc, const char* const* argv);
+int export_command(int argc, const char* const* argv);
 int train_command(int argc, const char* const* argv);
 int eval_command(int argc, const char* const* argv);
 int generate_command(int argc, const char* const* argv);
@@ -61,6 +63,7 @@ struct Trained {
   TrainingRun run;
   Position at;
   std::vector<std::string> remarks;  ///< with --other-data: what is not what it was
+  bool is_hub = false;               ///< of a hub folder, where nothing is written
 };
 
 /// The flag --other-data of commands that load_run().

@@ -45,7 +45,7 @@ Json overrides_of(const CommandLine& line) {
 /// output.
 void finish_evaluation(const std::string& out, const Members& row) {
   try {
-    append_row(out + "/evals.jsonl", row);
+    if (!out.empty()) append_row(out + "/evals.jsonl", row);
   } catch (const IoError& e) {
     std::fprintf(stderr, "the score is not kept: %s\n", e.what());
   }
@@ -158,7 +158,7 @@ int eval_command(int argc, const char* const* argv) {
     for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
   }
-  finish_evaluation(run.out, figures);
+  finish_evaluation(trained.is_hub ? "" : run.out, figures);
   return 0;
 }
 

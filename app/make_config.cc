@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "app/hub.h"
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/corpus.h"
@@ -82,6 +83,19 @@ void set_defaults(RunConfig& c) {
   c.schedule.floor = d.lr_floor;
 }
 
+/// How the package transformers fine-tunes unless told otherwise: AdamW, and a rate that falls to
+/// 0.
+void set_fine_tuning(RunConfig& c) {
+  c.batch = 8;
+  c.optimizer = {};
+  c.optimizer.name = OptimizerName::adamw;
+  c.optimizer.lr = 5e-5;
+  c.optimizer.clip = 1;
+  c.schedule = {};
+  c.schedule.name = ScheduleName::linear;
+  c.schedule.floor = 0;
+}
+
 std::vector<std::string> key_names(Task& task) {
   std::vector<std::string> names;
   for (const Key& key : keys_of(task)) names.push_back(key.name);
@@ -154,7 +168,10 @@ auto said_of(const Setting* setting, auto&& f) {
 
 }  // namespace
 
-RunConfig make_config(const Settings& settings) {
+RunConfig make_config(const Settings& given) {
+  const Settings settings = with_hub_model(given);
+  const std::string hub = hub_folder_of(given);
+  const bool fine_tuned = !hub.empty() && last_setting(given, "model.name") == nullptr;
   RunConfig c;
   const Setting* name = last_setting(settings, "model.name");
   c.model_name = "local_transformer";
@@ -165,6 +182,7 @@ RunConfig make_config(const Settings& settings) {
   }
   c.model = said_of(name, [&] { return find_model(c.model_name); });
   set_defaults(c);
+  if (fine_tuned) set_fine_tuning(c);
   const Setting* task = last_setting(settings, "task");
   if (task != nullptr && task->value.is_string()) c.task = task->value.string();
   c.of_task = said_of(task, [&] { return make_task(c.task); });
@@ -175,6 +193,14 @@ RunConfig make_config(const Settings& settings) {
     c.steps = c.model->defaults().steps;
   }
 
+  const bool of_folder = last_setting(settings, "model.name") != nullptr &&
+                         last_setting(settings, "model.name")->origin.ends_with("/config.json");
+  if (of_folder && last_setting(settings, "length") == nullptr) {
+    c.length = std::min(c.length, max_input_length(*c.model->build(Init{.meta = true})));
+  }
+  if (fine_tuned && c.tokenizer.empty() && c.of_task->takes_tokenizer() && has_tokenizer(hub)) {
+    c.tokenizer = hub;
+  }
   check_ranges(c, settings, "model");
   require_consistent(c);
   if (!c.split.empty()) {
@@ -188,7 +214,8 @@ RunConfig make_config(const Settings& settings) {
 }
 
 std::string fill_sizes(RunConfig& c, const Settings& settings) {
-  if (!c.start.from.empty()) return {};  // sizes are those of the other run
+  const bool hub = !hub_folder_of(settings).empty();
+  if (!c.start.from.empty() && !hub) return {};  // sizes are those of the other run
   TaskSizes sizes;
   try {
     sizes = c.of_task->sizes(c, *c.model->build(Init{.meta = true}));
@@ -206,7 +233,12 @@ std::string fill_sizes(RunConfig& c, const Settings& settings) {
     remark += fmt::format("{}model.{} = {}: {}", remark.empty() ? "" : "\n", field,
                           to_string(value), why);
   };
-  if (sizes.vocabulary > 0) {
+  if (hub && (sizes.classes > 0 || !sizes.head.empty())) {  // it has another head
+    fill(
+        "mlm_head", [](const Json& now) { return now == Json(true); }, Json(false),
+        fmt::format("{} trains another head", c.task));
+  }
+  if (sizes.vocabulary > 0 && !hub) {
     fill(
         "vocab", [&](const Json& now) { return now.integer() < sizes.vocabulary; },
         Json(sizes.vocabulary), fmt::format("as many as the tokens of {}", c.task));

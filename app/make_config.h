@@ -7,8 +7,9 @@
 
 namespace longspan {
 
-/// Applies the settings to the defaults of the model that they name. Throws ValueError on an
-/// unknown key or model, a wrong type, or a number outside its range.
+/// Applies the settings to the defaults of the model that they name, which may be a hub folder. A
+/// run that starts from such a folder has the folder's model unless they name one. Throws
+/// ValueError on an unknown key or model, a wrong type, or a number outside its range.
 RunConfig make_config(const Settings& settings);
 
 /// Gives the model the sizes that follow from its task and tokens, where `settings` do not set

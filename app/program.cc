@@ -33,6 +33,8 @@ constexpr Command commands[] = {
     {"eval", eval_command, "score a checkpoint, in bits per byte or what the task has"},
     {"generate", generate_command, "sample text from a checkpoint"},
     {"summarise", summarise_command, "the sentences of texts that a trained model chooses"},
+    {"import", import_command, "make a run of a checkpoint of the package transformers"},
+    {"export", export_command, "write a checkpoint as a folder that transformers reads"},
     {"models", models_command, "list the models and their presets, or the keys of one"},
     {"tasks", tasks_command, "list what can be trained on, or the keys of one task"},
     {"data", data_command, "look at a data set"},

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/hub.h"
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "core/error.h"
@@ -48,6 +49,7 @@ void require_tokens_of(const RunConfig& config, const RunConfig& there, const Js
 
 Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
+  if (is_hub_folder(start.from)) return start_from_hub(run);
   std::string checkpoint = newest_checkpoint(start.from);
   require<IoError>(!checkpoint.empty(), "--from",
                    "{} holds no checkpoint; expected the folder of a trained run", start.from);

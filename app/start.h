@@ -8,10 +8,11 @@
 
 namespace longspan {
 
-/// Copies the parameters of the newest checkpoint of the run in config.start.from into the model,
-/// by name (start_from() of models/convert.h). Returns the step of that checkpoint and the names of
-/// new heads and buffers. Throws IoError if there is no checkpoint; throws ValueError or ShapeError
-/// if the models have different parameters or the runs different tokens.
+/// Copies the parameters of the newest checkpoint of the run in config.start.from, or of the hub
+/// folder there, into the model, by name (start_from() of models/convert.h). Returns the step of
+/// that checkpoint and the names of new heads and buffers. Throws IoError if there is no
+/// checkpoint; throws ValueError or ShapeError if the models have different parameters or the runs
+/// different tokens.
 struct Started {
   int64_t step = 0;
   std::vector<std::string> heads;

@@ -37,6 +37,14 @@ Beginning beginning_of(const CommandLine& line) {
   b.newest = newest_checkpoint(b.out);
   if (!b.resume) require_no_run(b.out);
   b.checkpoint = choose_checkpoint(b.out, step);
+  if (b.resume && !b.checkpoint.empty()) {
+    const Json values = read_values(b.checkpoint);
+    const Json* from = values.find("imported");
+    require(from == nullptr, "--resume",
+            "the run in {0} was imported from {1}: there is no step to go on from; expected a new "
+            "run that starts with it: --from {0}",
+            b.out, from != nullptr ? from->string() : "");
+  }
   return b;
 }
 

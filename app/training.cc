@@ -116,8 +116,10 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   if (!continues() && !c.start.from.empty()) {
     started = start_from_run(run);
     const std::string checkpoint = newest_checkpoint(c.start.from);
-    const Before before(read_values(checkpoint), c.start.from, checkpoint);
-    if (!beginning.other_data) require_same_split(before, c, "--from");
+    if (!beginning.other_data && !checkpoint.empty()) {
+      const Before before(read_values(checkpoint), c.start.from, checkpoint);
+      require_same_split(before, c, "--from");
+    }
   }
   if (!continues() && !started) {
     if (auto* const begins = ask<BeginsWithData>(*run.model)) {

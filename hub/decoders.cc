@@ -14,6 +14,11 @@ Json gpt2(const HubMembers& members) {
   return to_json(c);
 }
 
+Json gpt2_members(const Json& fields) {
+  Gpt2Keys keys = gpt2_keys(config_of<TransformerConfig>(fields));
+  return to_json(keys);
+}
+
 constexpr HubClass gpt2_classes[] = {
     {"Model", HubTask::hidden},
     {"LMHeadModel", HubTask::next_token},
@@ -39,6 +44,7 @@ constexpr HubType types[] = {
      .classes = gpt2_classes,
      .format = &gpt2_format,
      .fields = gpt2,
+     .members = gpt2_members,
      .aliases = gpt2_aliases,
      .transposed = gpt2_transposed,
      .ignored = gpt2_ignored},

@@ -12,7 +12,7 @@ namespace {
 /// Gives an encoder the head of a checkpoint. Candidates are scored one by one, as one class.
 void set_head(const HubMembers& members, EncoderConfig& c) {
   c.mlm_head = members.task == HubTask::masked_token;
-  c.classes = members.task == HubTask::classes ? members.labels
+  c.classes = members.task == HubTask::classes  ? members.labels
               : members.task == HubTask::choice ? 1
                                                 : 0;
   c.tags = members.task == HubTask::tags ? members.labels : 0;
@@ -88,6 +88,32 @@ constexpr NamePair roberta_choice[] = {{"pool", "roberta.pooler.dense"},
 constexpr NamePair electra_choice[] = {{"pool", "sequence_summary.summary"},
                                        {"classifier", "classifier"}};
 
+template <class Config>
+Json members_of(const Json& fields, auto keys_of) {
+  auto keys = keys_of(config_of<Config>(fields));
+  return to_json(keys);
+}
+
+Json bert_members(const Json& fields) {
+  return members_of<BlockBertConfig>(fields, [](const auto& c) { return encoder_keys(c, "bert"); });
+}
+Json roberta_members(const Json& fields) {
+  return members_of<BlockBertConfig>(fields,
+                                     [](const auto& c) { return encoder_keys(c, "roberta"); });
+}
+Json electra_members(const Json& fields) {
+  return members_of<BlockBertConfig>(fields, electra_keys);
+}
+Json distilbert_members(const Json& fields) {
+  return members_of<BlockBertConfig>(fields, distilbert_keys);
+}
+Json longformer_members(const Json& fields) {
+  return members_of<LongformerConfig>(fields, longformer_keys);
+}
+Json big_bird_members(const Json& fields) {
+  return members_of<BigBirdConfig>(fields, bigbird_keys);
+}
+
 constexpr NamePair longformer_choice[] = {{"pool", "longformer.pooler.dense"},
                                           {"classifier", "classifier"}};
 constexpr NamePair big_bird_choice[] = {{"pool", "bert.pooler"}, {"classifier", "classifier"}};
@@ -158,25 +184,50 @@ constexpr OnlyValue electra_only[] = {
     {"summary_activation", "\"gelu\"", "the head for candidates has gelu"},
 };
 
+/// A type whose files differ from others of its kind in nothing more.
+constexpr HubType type_of(std::string_view name, std::string_view class_name,
+                          std::string_view model, std::span<const HubClass> classes,
+                          const CheckpointFormat& format, Json (*fields)(const HubMembers&),
+                          Json (*members)(const Json&), bool by_name_alone = false) {
+  return {.name = name,
+          .class_name = class_name,
+          .model = model,
+          .classes = classes,
+          .format = &format,
+          .fields = fields,
+          .members = members,
+          .by_name_alone = by_name_alone};
+}
+
 constexpr HubType types[] = {
-    {"bert", "Bert", "blockbert", bert_classes, &bert_format, bert},
-    {"camembert", "Camembert", "blockbert", roberta_classes, &roberta_format,
-     roberta<RobertaKeys<30'522>>},
-    {"distilbert", "DistilBert", "blockbert", distilbert_classes, &distilbert_format, distilbert,
-     distilbert_aliases},
+    type_of("bert", "Bert", "blockbert", bert_classes, bert_format, bert, bert_members),
+    type_of("big_bird", "BigBird", "bigbird", big_bird_classes, bigbird_format, big_bird,
+            big_bird_members),
+    {.name = "distilbert",
+     .class_name = "DistilBert",
+     .model = "blockbert",
+     .classes = distilbert_classes,
+     .format = &distilbert_format,
+     .fields = distilbert,
+     .members = distilbert_members,
+     .aliases = distilbert_aliases},
     {.name = "electra",
      .class_name = "Electra",
      .model = "blockbert",
      .classes = electra_classes,
      .format = &electra_format,
      .fields = electra,
+     .members = electra_members,
      .only = electra_only},
-    {"big_bird", "BigBird", "bigbird", big_bird_classes, &bigbird_format, big_bird},
-    {"longformer", "Longformer", "longformer", longformer_classes, &longformer_format, longformer},
-    {"roberta", "Roberta", "blockbert", roberta_classes, &roberta_format,
-     roberta<RobertaKeys<50'265>>},
-    {"xlm-roberta", "XLMRoberta", "blockbert", roberta_classes, &roberta_format,
-     roberta<RobertaKeys<30'522>>},
+    type_of("longformer", "Longformer", "longformer", longformer_classes, longformer_format,
+            longformer, longformer_members),
+    type_of("roberta", "Roberta", "blockbert", roberta_classes, roberta_format,
+            roberta<RobertaKeys<50'265>>, roberta_members),
+    // The same models as RoBERTa, with other tokenizers: an export names them.
+    type_of("xlm-roberta", "XLMRoberta", "blockbert", roberta_classes, roberta_format,
+            roberta<RobertaKeys<30'522>>, roberta_members, true),
+    type_of("camembert", "Camembert", "blockbert", roberta_classes, roberta_format,
+            roberta<RobertaKeys<30'522>>, roberta_members, true),
 };
 
 }  // namespace

@@ -20,9 +20,8 @@ constexpr const char* kOp = "hub folder";
 
 /// The members that say what the labels are, which ids are special and how numbers are stored: read
 /// here for all types.
-constexpr std::string_view common_members[] = {"architectures", "id2label",     "label2id",
-                                               "num_labels",    "problem_type", "dtype",
-                                               "torch_dtype"};
+constexpr std::string_view common_members[] = {
+    "architectures", "id2label", "label2id", "num_labels", "problem_type", "dtype", "torch_dtype"};
 /// Members whose presence says that the files need other code than the type's.
 constexpr std::pair<std::string_view, std::string_view> never[] = {
     {"quantization_config", "the weights are compressed; save them in a plain format"},
@@ -64,8 +63,9 @@ std::string architecture_of(const Json& members, Objections& objections) {
     return {};
   }
   if (list->array().size() > 1) {
-    objections.push_back(fmt::format(
-        "architectures is {}; expected one: leave only that whose head you want", to_string(*list)));
+    objections.push_back(
+        fmt::format("architectures is {}; expected one: leave only that whose head you want",
+                    to_string(*list)));
   }
   return list->array()[0].string();
 }
@@ -86,8 +86,8 @@ const HubType& type_of(const Json& members, const std::string& file,
     if (find_class(t, architecture) != nullptr) found = &t;
   }
   require(found != nullptr, kOp,
-          "{} has no model_type, and its architectures ({}) do not say it; expected one of {}", file,
-          architecture.empty() ? "absent" : architecture, join_types());
+          "{} has no model_type, and its architectures ({}) do not say it; expected one of {}",
+          file, architecture.empty() ? "absent" : architecture, join_types());
   return *found;
 }
 
@@ -97,7 +97,8 @@ const HubClass& class_of(const HubType& type, const std::string& architecture,
   if (found != nullptr) return *found;
   if (!architecture.empty()) {
     std::vector<std::string> names;
-    for (const HubClass& c : type.classes) names.push_back(fmt::format("{}{}", type.class_name, c.name));
+    for (const HubClass& c : type.classes)
+      names.push_back(fmt::format("{}{}", type.class_name, c.name));
     objections.push_back(fmt::format("architectures is [\"{}\"]; expected one of {}", architecture,
                                      fmt::join(names, ", ")));
   }
@@ -115,9 +116,9 @@ std::vector<std::string> labels_of(const Json& members, Objections& objections) 
       size_t i = labels.size();
       std::from_chars(m.name.data(), m.name.data() + m.name.size(), i);
       if (i >= labels.size() || fmt::format("{}", i) != m.name || !m.value.is_string()) {
-        objections.push_back(fmt::format("id2label has \"{}\": {}; expected names for \"0\" to \"{}\"",
-                                         m.name, to_string(m.value),
-                                         static_cast<int64_t>(labels.size()) - 1));
+        objections.push_back(
+            fmt::format("id2label has \"{}\": {}; expected names for \"0\" to \"{}\"", m.name,
+                        to_string(m.value), static_cast<int64_t>(labels.size()) - 1));
         return {};
       }
       labels[i] = m.value.string();
@@ -129,9 +130,9 @@ std::vector<std::string> labels_of(const Json& members, Objections& objections) 
   if (count == nullptr) return labels;
   const bool is_count = count->is_integer() && count->integer() >= 1 && count->integer() <= 1 << 20;
   if (!is_count || (!labels.empty() && std::ssize(labels) != count->integer())) {
-    objections.push_back(fmt::format("num_labels is {}; expected {}", to_string(*count),
-                                     labels.empty() ? "1 or more"
-                                                    : fmt::format("{}, as id2label has", labels.size())));
+    objections.push_back(fmt::format(
+        "num_labels is {}; expected {}", to_string(*count),
+        labels.empty() ? "1 or more" : fmt::format("{}, as id2label has", labels.size())));
     return labels;
   }
   for (int64_t i = std::ssize(labels); i < count->integer(); ++i) {
@@ -147,10 +148,11 @@ std::string problem_of(const Json& members, Objections& objections) {
        {"single_label_classification", "multi_label_classification", "regression"}) {
     if (*problem == Json(known)) return std::string(known);
   }
-  objections.push_back(fmt::format(
-      "problem_type is {}; expected \"single_label_classification\", \"multi_label_classification\" "
-      "or \"regression\"",
-      to_string(*problem)));
+  objections.push_back(
+      fmt::format("problem_type is {}; expected \"single_label_classification\", "
+                  "\"multi_label_classification\" "
+                  "or \"regression\"",
+                  to_string(*problem)));
   return {};
 }
 
@@ -187,9 +189,9 @@ Json without_aliases(const Json& given, const HubType& type, Objections& objecti
       const Json* other = given.find(name);
       if (other == nullptr || other->is_null()) break;
       if (!(*other == m.value)) {
-        objections.push_back(fmt::format(
-            "{} is {}, and {}, which means the same, is {}; expected one of them", m.name,
-            to_string(m.value), name, to_string(*other)));
+        objections.push_back(
+            fmt::format("{} is {}, and {}, which means the same, is {}; expected one of them",
+                        m.name, to_string(m.value), name, to_string(*other)));
       }
       name = {};
     }
@@ -213,7 +215,8 @@ Json without_common(const Json& members) {
 void object_to_never(const Json& members, Objections& objections) {
   for (const auto& [name, why] : never) {
     if (const Json* value = members.find(name)) {
-      objections.push_back(fmt::format("{} is {}; expected none: {}", name, to_string(*value), why));
+      objections.push_back(
+          fmt::format("{} is {}; expected none: {}", name, to_string(*value), why));
     }
   }
 }
@@ -241,8 +244,11 @@ bool is_hub_folder(const std::string& path) {
 }
 
 HubFolder read_hub_folder(const std::string& path) {
+  return hub_folder_of_members(read_pretrained_json(path + "/config.json"), path);
+}
+
+HubFolder hub_folder_of_members(const Json& given, const std::string& path) {
   const std::string file = path + "/config.json";
-  const Json given = read_pretrained_json(file);
   HubFolder folder;
   Objections objections;
   const std::string architecture = architecture_of(given, objections);
@@ -258,13 +264,14 @@ HubFolder read_hub_folder(const std::string& path) {
   if (labelled && folder.labels.empty()) folder.labels = {"LABEL_0", "LABEL_1"};  // the default
   const Json rest = without_common(folder.members);
   try {
-    folder.fields = folder.type->fields({rest, file, folder.head->task, std::ssize(folder.labels),
-                                         folder.type->only, objections});
+    folder.fields = folder.type->fields(
+        {rest, file, folder.head->task, std::ssize(folder.labels), folder.type->only, objections});
   } catch (const ValueError& error) {
     objections.emplace_back(error.what());
   }
-  require(objections.empty(), kOp, "{}: this is {}, and it says what the model here would not do:\n  {}",
-          file, folder.type->name, fmt::join(objections, "\n  "));
+  require(objections.empty(), kOp,
+          "{}: this is {}, and it says what the model here would not do:\n  {}", file,
+          folder.type->name, fmt::join(objections, "\n  "));
   return folder;
 }
 

@@ -41,6 +41,9 @@ struct HubFolder {
 /// Whether `path` is a folder with a config.json that is no run of Longspan.
 bool is_hub_folder(const std::string& path);
 
+/// Returns the folder `path` whose config.json has these members. Throws as read_hub_folder() does.
+HubFolder hub_folder_of_members(const Json& members, const std::string& path);
+
 /// Reads FOLDER/config.json. Throws IoError if it cannot be read; ValueError that lists everything
 /// that the model here would not do.
 HubFolder read_hub_folder(const std::string& path);
@@ -63,7 +66,11 @@ HubTensors load_hub_weights(const HubFolder& folder, Module& model);
 /// so.
 void check_hub_shapes(const HubFolder& folder, const ModelSpec& spec);
 
-/// Returns the parameters of a model under their names in checkpoints of the folder's class.
+/// Returns the tensors of a folder that load_hub_weights() left out, by their names in the file.
+TensorList hub_left_out(const HubFolder& folder, const HubTensors& tensors);
+
+/// Returns the parameters of a model under their names in checkpoints of the folder's class,
+/// without those that the class does not have.
 TensorList hub_named(const HubFolder& folder, Module& model);
 
 /// The same of gradients or parameters of these names, as files store them: parts of one tensor

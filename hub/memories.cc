@@ -28,6 +28,16 @@ const CheckpointFormat& transformer_xl_names(const Json& fields) {
   return transformer_xl_format(c);
 }
 
+Json reformer_members(const Json& fields) {
+  ReformerKeys keys = reformer_keys(config_of<ReformerConfig>(fields));
+  return to_json(keys);
+}
+
+Json transformer_xl_members(const Json& fields) {
+  TransformerXLKeys keys = transformer_xl_keys(config_of<TransformerXLConfig>(fields));
+  return to_json(keys);
+}
+
 constexpr HubClass reformer_classes[] = {
     {"Model", HubTask::hidden},
     {"ModelWithLMHead", HubTask::next_token},
@@ -47,13 +57,20 @@ constexpr NamePair transformer_xl_aliases[] = {
 };
 
 constexpr HubType types[] = {
-    {"reformer", "Reformer", "reformer", reformer_classes, &reformer_format, reformer},
+    {.name = "reformer",
+     .class_name = "Reformer",
+     .model = "reformer",
+     .classes = reformer_classes,
+     .format = &reformer_format,
+     .fields = reformer,
+     .members = reformer_members},
     {.name = "transfo-xl",
      .class_name = "TransfoXL",
      .model = "transformer_xl",
      .classes = transformer_xl_classes,
      .format = nullptr,
      .fields = transformer_xl,
+     .members = transformer_xl_members,
      .aliases = transformer_xl_aliases,
      .format_of = transformer_xl_names},
 };

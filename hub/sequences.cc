@@ -29,6 +29,22 @@ Json bigbird_pegasus(const HubMembers& members) {
   return to_json(c);
 }
 
+template <class Config>
+Json members_of(const Json& fields, auto keys_of) {
+  auto keys = keys_of(config_of<Config>(fields));
+  return to_json(keys);
+}
+
+Json bart_members(const Json& fields) { return members_of<TransformerConfig>(fields, bart_keys); }
+Json mbart_members(const Json& fields) { return members_of<TransformerConfig>(fields, mbart_keys); }
+Json pegasus_members(const Json& fields) {
+  return members_of<TransformerConfig>(fields, pegasus_keys);
+}
+Json led_members(const Json& fields) { return members_of<LedConfig>(fields, led_keys); }
+Json bigbird_pegasus_members(const Json& fields) {
+  return members_of<BigBirdPegasusConfig>(fields, bigbird_pegasus_keys);
+}
+
 /// The tables of source, target and head are one or three.
 template <const CheckpointFormat& tied, const CheckpointFormat& untied>
 const CheckpointFormat& format_of(const Json& fields) {
@@ -75,6 +91,7 @@ constexpr HubType types[] = {
      .classes = classes,
      .format = &bart_format,
      .fields = bart,
+     .members = bart_members,
      .aliases = aliases,
      .only = bart_only,
      .format_of = format_of<bart_format, bart_untied_format>},
@@ -84,6 +101,7 @@ constexpr HubType types[] = {
      .classes = classes,
      .format = &mbart_format,
      .fields = mbart,
+     .members = mbart_members,
      .aliases = aliases,
      .only = mbart_only,
      .format_of = format_of<mbart_format, mbart_untied_format>},
@@ -93,6 +111,7 @@ constexpr HubType types[] = {
      .classes = classes,
      .format = &pegasus_format,
      .fields = pegasus,
+     .members = pegasus_members,
      .aliases = aliases,
      .only = pegasus_only,
      .format_of = format_of<pegasus_format, pegasus_untied_format>},
@@ -102,6 +121,7 @@ constexpr HubType types[] = {
      .classes = classes,
      .format = &led_format,
      .fields = led,
+     .members = led_members,
      .aliases = aliases,
      .only = bart_only,
      .format_of = format_of<led_format, led_untied_format>},
@@ -111,6 +131,7 @@ constexpr HubType types[] = {
      .classes = classes,
      .format = &bigbird_pegasus_format,
      .fields = bigbird_pegasus,
+     .members = bigbird_pegasus_members,
      .aliases = aliases,
      .format_of = format_of<bigbird_pegasus_format, bigbird_pegasus_untied_format>},
 };

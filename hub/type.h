@@ -66,6 +66,9 @@ struct HubType {
   const CheckpointFormat* format;
   /// Returns the fields of the model with the head that the members ask for.
   Json (*fields)(const HubMembers& members);
+  /// Returns the members of a model with these fields. Throws ValueError if it cannot have them;
+  /// what it does not look at, the fields of the result tell.
+  Json (*members)(const Json& fields);
   /// Members that have a second name: that name, and the one that `fields` reads.
   std::span<const NamePair> aliases = {};
   /// What this type expects of members where others expect something else.
@@ -77,10 +80,21 @@ struct HubType {
   /// Returns the format of files whose model has these fields, where that depends on them; null:
   /// `format`.
   const CheckpointFormat& (*format_of)(const Json& fields) = nullptr;
+  bool by_name_alone = false;  ///< another type has the same models: an export has to name this one
 };
 
 /// Returns all types, in alphabetical order.
 std::span<const HubType> hub_types();
+
+/// Returns a configuration with these fields.
+template <class Config>
+Config config_of(const Json& fields) {
+  Settings settings;
+  for (const JsonMember& m : fields.object()) settings.push_back({m.name, m.value, "the model"});
+  Config config;
+  set_fields(config, settings);
+  return config;
+}
 
 namespace detail {
 // The types of each family of models.

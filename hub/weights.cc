@@ -69,7 +69,8 @@ bool is_transposed(const HubType& type, const std::string& name) {
 std::string renamed(std::string name) {
   for (const auto& [old, now] : {std::pair{"LayerNorm.gamma", "LayerNorm.weight"},
                                  std::pair{"LayerNorm.beta", "LayerNorm.bias"}}) {
-    if (name.ends_with(old)) return name.substr(0, name.size() - std::string_view(old).size()) + now;
+    if (name.ends_with(old))
+      return name.substr(0, name.size() - std::string_view(old).size()) + now;
   }
   return name;
 }
@@ -135,11 +136,25 @@ std::string_view without_prefix(std::string_view name, std::string_view prefix) 
 
 /// The heads that fine-tuning draws.
 bool is_new_head(std::string_view ours) {
-  for (const std::string_view head : {"pool.", "classifier.", "classes.", "tags.", "spans.", "span_block.",
-                                      "span_norm."}) {
+  for (const std::string_view head :
+       {"pool.", "classifier.", "classes.", "tags.", "spans.", "span_block.", "span_norm."}) {
     if (ours.starts_with(head)) return true;
   }
   return false;
+}
+
+/// Returns the storage of the head for tokens where the class has none.
+std::set<const void*> unread_heads(const HubFolder& folder, Module& model) {
+  const HubTask task = folder.head->task;
+  std::set<const void*> unread;
+  if (task == HubTask::masked_token || task == HubTask::next_token || task == HubTask::sequence) {
+    return unread;
+  }
+  const TensorList parameters = named_parameters(model);
+  for (const NamedTensor& p : parameters) {
+    if (p.name.starts_with("head.")) unread.insert(p.tensor.view().data);
+  }
+  return unread;
 }
 
 /// Adds what became of the tensors: drawn and left out.
@@ -149,18 +164,27 @@ HubTensors fate_of(const TensorList& tensors, const TensorList& named,
   for (const NamedTensor& t : tensors) there.insert(without_prefix(t.name, format.prefix));
   for (const NamedTensor& t : named) wanted.insert(without_prefix(t.name, format.prefix));
   for (const OtherName& o : format.unused) {
-    if (!o.of.empty() || o.kind == OtherName::Kind::ordinals) copies.insert(o.name);
+    const bool dead = o.kind == OtherName::Kind::instead && there.contains(o.of);
+    const bool known = !o.of.empty() || o.kind != OtherName::Kind::unused;
+    if (known && !dead) copies.insert(o.name);
   }
+  const auto is_dead = [&](std::string_view name) {
+    return std::any_of(format.unused.begin(), format.unused.end(), [&](const OtherName& o) {
+      return o.kind == OtherName::Kind::instead && o.name == name && there.contains(o.of) &&
+             wanted.contains(o.of);
+    });
+  };
   HubTensors fate;
   for (const std::string_view name : wanted) {
-    if (there.contains(name)) {
+    if (there.contains(name) && !is_dead(name)) {
       ++fate.read;
-    } else {
+    } else if (!there.contains(name)) {
       fate.drawn.emplace_back(name);
     }
   }
   for (const std::string_view name : there) {
-    if (!wanted.contains(name) && !copies.contains(name)) fate.left_out.emplace_back(name);
+    const bool unread = !wanted.contains(name) && !copies.contains(name);
+    if (unread || is_dead(name)) fate.left_out.emplace_back(name);
   }
   return fate;
 }
@@ -183,7 +207,21 @@ std::map<std::string, Shape> stored_shapes(const HubFolder& folder, const Tensor
 }  // namespace
 
 TensorList hub_named(const HubFolder& folder, Module& model) {
-  return named_as(ClassNames(folder).format, model);
+  const std::set<const void*> unread = unread_heads(folder, model);
+  TensorList named = named_as(ClassNames(folder).format, model);
+  std::erase_if(named, [&](const NamedTensor& t) { return unread.contains(t.tensor.view().data); });
+  return named;
+}
+
+TensorList hub_left_out(const HubFolder& folder, const HubTensors& tensors) {
+  const std::set<std::string_view> wanted(tensors.left_out.begin(), tensors.left_out.end());
+  TensorList all;
+  for (NamedTensor& t : read_weights(folder)) {
+    if (!wanted.contains(without_prefix(t.name, folder.format().prefix))) continue;
+    if (is_transposed(*folder.type, t.name)) t.tensor = contiguous(transpose(t.tensor));
+    all.push_back(std::move(t));
+  }
+  return all;
 }
 
 HubTensors load_hub_weights(const HubFolder& folder, Module& model) {
@@ -193,16 +231,12 @@ HubTensors load_hub_weights(const HubFolder& folder, Module& model) {
   const std::string bad = first_nonfinite(tensors);
   require<IoError>(bad.empty(), kOp, "{}: \"{}\" holds NaN or infinity", folder.path, bad);
   const TensorList parameters = named_parameters(model);
-  const TensorList named = named_as(names.format, model);
-  const HubTask task = folder.head->task;
-  const bool predicts = task == HubTask::masked_token || task == HubTask::next_token ||
-                        task == HubTask::sequence;
-  // What may be missing: heads that fine-tuning draws, a head for tokens that the class has not, and
-  // the bias of logits, a table of zeros that some files leave out.
+  const TensorList named = hub_named(folder, model);
+  // What may be missing: heads that fine-tuning draws, and the bias of logits, a table of zeros
+  // that some files leave out.
   std::set<const void*> optional;
   for (const NamedTensor& p : parameters) {
-    const bool unread = !predicts && p.name.starts_with("head.");
-    if (unread || is_new_head(p.name)) optional.insert(p.tensor.view().data);
+    if (is_new_head(p.name)) optional.insert(p.tensor.view().data);
   }
   std::vector<std::string> heads;
   for (const NamedTensor& t : named) {
@@ -237,13 +271,13 @@ void check_hub_shapes(const HubFolder& folder, const ModelSpec& spec) {
           }
         }
       }
-      faults += fmt::format("\n  {}: {}, expected {}{}", e.name, to_string(e.shape),
-                            to_string(at->second),
-                            members.empty() ? "" : fmt::format(", as {}", fmt::join(members, ", ")));
+      faults += fmt::format(
+          "\n  {}: {}, expected {}{}", e.name, to_string(e.shape), to_string(at->second),
+          members.empty() ? "" : fmt::format(", as {}", fmt::join(members, ", ")));
     }
   }
-  require<IoError>(faults.empty(), kOp,
-                   "{}: tensors of other shapes than config.json says:{}", folder.path, faults);
+  require<IoError>(faults.empty(), kOp, "{}: tensors of other shapes than config.json says:{}",
+                   folder.path, faults);
 }
 
 TensorList hub_stored(const HubFolder& folder, const TensorList& named) {

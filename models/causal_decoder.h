@@ -26,7 +26,7 @@ struct DecoderOptions {
   Scheme token = {}, classifier = {};
   bool tie_embedding = false;  ///< the classifier shares the token table
   bool head_bias = false;
-  bool constant_bias = false;  ///< that bias gets no gradient
+  bool constant_bias = false;     ///< that bias gets no gradient
   Scheme bias = Scheme::zeros();  ///< of the classifier, without cutoffs
   /// With cutoffs, an adaptive embedding with projections to d_model and an adaptive softmax take
   /// the place of the token table and of the classifier (nn/adaptive.h); tie_embedding shares their

@@ -54,7 +54,8 @@ std::string listed(const std::vector<std::string>& names) {
 
 /// Whether a parameter belongs to a task head, which models that predict tokens lack.
 bool of_task(const std::string& name) {
-  for (const std::string_view head : {"pool.", "classifier.", "tags.", "spans.", "choice."}) {
+  for (const std::string_view head : {"pool.", "classifier.", "classes.", "tags.", "spans.",
+                                      "choice.", "span_block.", "span_norm."}) {
     if (name.starts_with(head)) return true;
   }
   return false;

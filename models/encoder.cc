@@ -28,11 +28,13 @@ void check(std::string_view model, const EncoderConfig& c) {
           "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,
           c.vocab);
   require(c.padding_id >= -1 && c.padding_id < c.vocab, model,
-          "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id, c.vocab);
-  require(!c.skip_padding || (c.padding_id >= 0 && c.position_offset > 0), model,
-          "skip_padding needs padding_id and a position_offset of 1 or more, whose last row is that "
-          "of padding; they are {} and {}",
-          c.padding_id, c.position_offset);
+          "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id,
+          c.vocab);
+  require(
+      !c.skip_padding || (c.padding_id >= 0 && c.position_offset > 0), model,
+      "skip_padding needs padding_id and a position_offset of 1 or more, whose last row is that "
+      "of padding; they are {} and {}",
+      c.padding_id, c.position_offset);
 }
 
 Scheme scheme_of(const EncoderConfig& c) { return Scheme::truncated_normal(c.init_std); }

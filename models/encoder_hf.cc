@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "models/hf_keys.h"
 
 namespace longspan {
@@ -212,7 +214,38 @@ EncoderKeys encoder_keys(const EncoderConfig& c, std::string_view model_type) {
   detail::get_shared(c, k);
   k.model_type = model_type;
   k.max_position_embeddings = c.n_max + c.position_offset;
-  k.pad_token_id = bert ? 0 : c.position_offset - 1;
+  k.pad_token_id = bert ? std::max<int64_t>(c.padding_id, 0) : c.position_offset - 1;
+  return k;
+}
+
+ElectraKeys electra_keys(const EncoderConfig& config) {
+  EncoderConfig shared = config;
+  shared.mlm_gelu = false;  // said by the type
+  ElectraKeys k;
+  static_cast<EncoderKeys&>(k) = encoder_keys(shared, "bert");
+  k.model_type = "electra";
+  k.embedding_size = config.d_embed > 0 ? config.d_embed : config.d_model;
+  if (config.padding_id >= 0) k.pad_token_id = config.padding_id;
+  return k;
+}
+
+DistilBertKeys distilbert_keys(const EncoderConfig& c) {
+  DistilBertKeys k;
+  k.activation = detail::activation_name(c.activation);
+  k.vocab_size = c.vocab;
+  k.dim = c.d_model;
+  k.n_layers = c.n_layer;
+  k.n_heads = c.n_head;
+  k.hidden_dim = c.d_ff;
+  k.max_position_embeddings = c.n_max;
+  if (c.padding_id >= 0) k.pad_token_id = c.padding_id;
+  k.dropout = static_cast<double>(c.dropout);
+  k.attention_dropout = static_cast<double>(or_default(c.dropout_attn, c.dropout));
+  k.seq_classif_dropout = static_cast<double>(or_default(c.dropout_classifier, c.dropout));
+  k.qa_dropout = static_cast<double>(c.dropout_spans);
+  k.initializer_range = c.init_std;
+  k.tie_word_embeddings = c.tie_embedding;
+  k.sinusoidal_pos_embds = c.position_init == PositionInit::sinusoid;
   return k;
 }
 

@@ -115,6 +115,8 @@ void set_encoder(const DistilBertKeys& keys, EncoderConfig& config);
 /// is 0; set both if yours differ. Throws ValueError when such a model cannot have this
 /// configuration.
 EncoderKeys encoder_keys(const EncoderConfig& config, std::string_view model_type = "roberta");
+ElectraKeys electra_keys(const EncoderConfig& config);
+DistilBertKeys distilbert_keys(const EncoderConfig& config);
 
 namespace detail {
 

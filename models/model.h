@@ -41,7 +41,7 @@ struct StreamState final : DecodeState {
   SegmentMemory memory;
   std::vector<Tensor> choices;  ///< of earlier tokens, for each layer, [B, ..]; may be empty
   Tensor context, lengths;      ///< of the source of an encoder-decoder; else undefined
-  Tensor hidden = {};           ///< u8 [B, S]: tokens of the source that no other sees, or undefined
+  Tensor hidden = {};  ///< u8 [B, S]: tokens of the source that no other sees, or undefined
   int64_t batch = 0;
 };
 

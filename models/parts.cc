@@ -125,7 +125,7 @@ PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const S
 
 Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {
   const Tensor pooled = pooled_by(activation, pool.forward(select(hidden, 1, 0)));  // [B, D]
-  return classifier.forward(dropout(pooled, p, pass.at("classifier")));  // [B, classes]
+  return classifier.forward(dropout(pooled, p, pass.at("classifier")));             // [B, classes]
 }
 
 PhraseHead::PhraseHead(int64_t width, int64_t longest, Activation f, const Init& init,

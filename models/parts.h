@@ -150,8 +150,8 @@ struct TokenTransform : Module {
   Normalization norm;
 };
 
-/// The function between the two layers of a head for whole sequences: tanh in BERT and RoBERTa, relu
-/// in DistilBERT, gelu in ELECTRA.
+/// The function between the two layers of a head for whole sequences: tanh in BERT and RoBERTa,
+/// relu in DistilBERT, gelu in ELECTRA.
 enum class PoolActivation : uint8_t { tanh, relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu };
 template <>
 inline constexpr std::array<std::string_view, 6> value_names<PoolActivation>{

@@ -10,10 +10,10 @@ namespace longspan {
 /// of their format.
 struct OtherName {
   enum class Kind : uint8_t {
-    unused,      ///< a head or a pooler that the model does not have
-    copy,        ///< the same values as `of`, which may be missing beside it
-    instead,     ///< read where `of` is missing; of no meaning beside it
-    ordinals,    ///< 0, 1, 2, ...
+    unused,       ///< a head or a pooler that the model does not have
+    copy,         ///< the same values as `of`, which may be missing beside it
+    instead,      ///< read where `of` is missing; of no meaning beside it
+    ordinals,     ///< 0, 1, 2, ...
     frequencies,  ///< 10000^(-2 i / d), with d / 2 elements
     sinusoids     ///< sines of the positions, then cosines: SinusoidLayout::halves
   };

@@ -51,8 +51,8 @@ constexpr std::string_view harmless[] = {
     "use_bfloat16", "use_cache",
     // Poolers and heads of the original BERT.
     "cross_attention_hidden_size", "directionality", "init_range", "is_composition", "model_name",
-    "n_ctx", "reorder_and_upcast_attn", "tgt_len", "trainer_compatible", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-    "pooler_size_per_head", "pooler_type",
+    "n_ctx", "reorder_and_upcast_attn", "tgt_len", "trainer_compatible", "pooler_fc_size",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     // Summaries of a sequence, which no head here has.
     "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
     "summary_type", "summary_use_proj",
@@ -160,35 +160,6 @@ Json numbers_of_flags(const Json& array) {
     if (item.is_bool()) item = Json(int64_t{item.boolean()});
   }
   return Json(std::move(numbers));
-}
-
-/// Returns the fields as transformers writes them.
-Json as_written(const Json& config) {
-  Members members;
-  for (const JsonMember& m : config.object()) {
-    if (m.name == "classifier_dropout" && m.value.is_number() && m.value.number() < 0) {
-      members.push_back({m.name, Json()});
-    } else if (m.name == "tie_projs" && m.value.is_array()) {
-      Json::Array flags;
-      for (const Json& item : m.value.array()) flags.push_back(Json(item.integer() != 0));
-      members.push_back({m.name, Json(std::move(flags))});
-    } else if (m.name == "id2label" && m.value.is_array()) {
-      Members names, numbers;
-      std::unordered_set<std::string_view> known;
-      int64_t i = 0;
-      for (const Json& name : m.value.array()) {
-        names.push_back({fmt::format("{}", i), name});
-        if (known.insert(name.string()).second) numbers.push_back({name.string(), i});
-        ++i;
-      }
-      if (names.empty()) continue;
-      members.push_back({m.name, Json(std::move(names))});
-      members.push_back({"label2id", Json(std::move(numbers))});
-    } else {
-      members.push_back(m);
-    }
-  }
-  return Json(std::move(members));
 }
 
 /// Collects faults and formats them, one line each; at most `shown` of a kind.
@@ -426,7 +397,50 @@ void save_pretrained(const std::string& folder, const TensorList& tensors, const
   }
   make_folders(folder, kOp);
   write_tensors(folder + "/" + kWeights, whole, {{"format", "pt"}});
-  replace_file(folder + "/" + kConfig, to_string(as_written(config)) + "\n", kOp);
+  replace_file(folder + "/" + kConfig, to_string(pretrained_json(config)) + "\n", kOp);
+}
+
+namespace {
+
+/// Returns a number that was an f32 in the fewest digits that give that f32.
+Json shortest(const Json& value) {
+  if (!value.is_number() || value.is_integer()) return value;
+  const auto narrow_value = static_cast<float>(value.number());
+  if (static_cast<double>(narrow_value) != value.number()) return value;
+  return parse_json(fmt::format("{:#}", narrow_value));
+}
+
+}  // namespace
+
+Json pretrained_json(const Json& config) {
+  Members members;
+  for (const JsonMember& m : config.object()) {
+    const bool absent =
+        (m.name == "classifier_dropout" && m.value.is_number() && m.value.number() < 0) ||
+        (m.name == "n_inner" && m.value == Json(0));
+    if (absent) {
+      members.push_back({m.name, Json()});
+    } else if (m.name == "tie_projs" && m.value.is_array()) {
+      Json::Array flags;
+      for (const Json& item : m.value.array()) flags.push_back(Json(item.integer() != 0));
+      members.push_back({m.name, Json(std::move(flags))});
+    } else if (m.name == "id2label" && m.value.is_array()) {
+      Members names, numbers;
+      std::unordered_set<std::string_view> known;
+      int64_t i = 0;
+      for (const Json& name : m.value.array()) {
+        names.push_back({fmt::format("{}", i), name});
+        if (known.insert(name.string()).second) numbers.push_back({name.string(), i});
+        ++i;
+      }
+      if (names.empty()) continue;
+      members.push_back({m.name, Json(std::move(names))});
+      members.push_back({"label2id", Json(std::move(numbers))});
+    } else {
+      members.push_back({m.name, shortest(m.value)});
+    }
+  }
+  return Json(std::move(members));
 }
 
 Json read_pretrained_json(const std::string& path) {
@@ -468,10 +482,11 @@ Settings read_pretrained_config(const std::string& path, const Json& known,
   std::vector<std::string> objections;
   Settings settings = settings_of_members(given, file, known, others, objections);
   const Json* type = given.find("model_type");
-  require(objections.empty(), kOp,
-          "{}, model_type {}, says what this model would not do:\n  {}\nName a member in `accepted` "
-          "of load_pretrained_config() where you know that it changes nothing",
-          file, type != nullptr ? to_string(*type) : "unknown", fmt::join(objections, "\n  "));
+  require(
+      objections.empty(), kOp,
+      "{}, model_type {}, says what this model would not do:\n  {}\nName a member in `accepted` "
+      "of load_pretrained_config() where you know that it changes nothing",
+      file, type != nullptr ? to_string(*type) : "unknown", fmt::join(objections, "\n  "));
   return settings;
 }
 

@@ -58,6 +58,9 @@ struct PretrainedMembers {
   std::span<const OnlyValue> only = {};
 };
 
+/// Returns the fields of a configuration as transformers writes them, see save_pretrained().
+Json pretrained_json(const Json& config);
+
 /// Returns FOLDER/config.json, or a file. Throws IoError, also if it is no JSON object.
 Json read_pretrained_json(const std::string& path);
 

@@ -153,7 +153,8 @@ BlockTable BigBirdPatterns::table(int64_t layer, int64_t head, int64_t length,
   const int64_t r = blocks_.n_random, n = ceil_div(length, b);
   if (n < 5 + r) return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
   if (blocks_.random == RandomPlan::package) {
-    if (length <= (5 + 2 * r) * blocks_.block) return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
+    if (length <= (5 + 2 * r) * blocks_.block)
+      return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
     if (!training) {
       const std::vector<int64_t> first(static_cast<size_t>(r), 0);
       const std::vector<std::vector<int64_t>> rows(static_cast<size_t>(n - 2), first);
@@ -209,8 +210,7 @@ std::vector<AttentionPattern> BigBirdPatterns::make(int64_t length,
     std::vector<BlockTable> tables;
     for (const int64_t l : distinct) {
       for (int64_t h = 0; h < n_head_; ++h) {
-        tables.push_back(causal_ ? causal_table(layer, h, first, l)
-                                 : table(layer, h, l, training));
+        tables.push_back(causal_ ? causal_table(layer, h, first, l) : table(layer, h, l, training));
       }
     }
     patterns.push_back(patterns::block_lists(

@@ -84,8 +84,7 @@ struct LongformerConfig : EncoderConfig {
     v("dilation", dilation, meaning::dilation)("dilated_heads", dilated_heads,
                                                meaning::dilated_heads);
     v("globals", globals, "which tokens are global by default");
-    v("separator_id", separator_id,
-      "id of the token between question and text; -1: there is none");
+    v("separator_id", separator_id, "id of the token between question and text; -1: there is none");
   }
 };
 

@@ -16,7 +16,7 @@ struct LongformerKeys : EncoderKeys {
   LongformerKeys();
 
   std::vector<int64_t> attention_window = {512};  ///< of each layer, sum of both sides
-  int64_t sep_token_id = 2;  ///< the token between question and text
+  int64_t sep_token_id = 2;                       ///< the token between question and text
 
   void visit(auto& v) {
     EncoderKeys::visit(v);

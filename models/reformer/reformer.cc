@@ -187,13 +187,14 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
     blocks_.push_back(std::move(block));
   }
   final_norm_ = Normalization(NormKind::layer, exit_width(c), c.norm_eps, init.at("final_norm"));
-  require((c.classes == 0 && !c.span_head) || !c.causal, kName,
-          "classes = {} and span_head = {} with causal = true; these heads need rows that attend to "
-          "the whole text: causal = false",
-          c.classes, c.span_head);
+  require(
+      (c.classes == 0 && !c.span_head) || !c.causal, kName,
+      "classes = {} and span_head = {} with causal = true; these heads need rows that attend to "
+      "the whole text: causal = false",
+      c.classes, c.span_head);
   if (c.classes > 0) {
-    classes_ = PooledHead(c.d_model, c.classes, init, weights_of(c), PoolActivation::tanh,
-                          exit_width(c));
+    classes_ =
+        PooledHead(c.d_model, c.classes, init, weights_of(c), PoolActivation::tanh, exit_width(c));
   }
   if (c.span_head) spans_ = Linear(exit_width(c), 2, true, init.at("spans"), weights_of(c));
 }

@@ -36,8 +36,8 @@ struct Gpt2Keys {
   }
 };
 
-/// Convert between keys and configuration. Token types are rows of the token table. Throw ValueError
-/// that names the key or field when such a model cannot have it.
+/// Convert between keys and configuration. Token types are rows of the token table. Throw
+/// ValueError that names the key or field when such a model cannot have it.
 TransformerConfig gpt2_config(const Gpt2Keys& keys);
 Gpt2Keys gpt2_keys(const TransformerConfig& config);
 

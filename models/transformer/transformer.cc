@@ -66,9 +66,8 @@ Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, con
   const TransformerConfig& c = config_;
   const bool own = source && c.source_tables;
   const int64_t length = tokens.dim(1);
-  Tensor x =
-      source && c.source_vocab > 0 ? source_.forward(tokens, c.padding_id)
-                                   : token_rows(tokens, c.padding_id);  // [B, L, De]
+  Tensor x = source && c.source_vocab > 0 ? source_.forward(tokens, c.padding_id)
+                                          : token_rows(tokens, c.padding_id);  // [B, L, De]
   if (c.dropout_token > 0 && pass.training) {
     const Generator gen = pass.at("token").gen;
     x = mul(x, bernoulli({x.dim(0), length, 1}, gen, 1 - c.dropout_token, x.dtype(), x.device()));
@@ -215,8 +214,8 @@ Tensor Transformer::classify(const Tensor& hidden) const {
 
 Tensor Transformer::states_of(const EncoderInputs& in, Pass pass) const {
   require<NotImplemented>(!in.global, kName, "this model has no global tokens");
-  return forward(
-      {.tokens = in.tokens, .lengths = in.lengths, .types = in.types, .mask = in.mask}, pass);
+  return forward({.tokens = in.tokens, .lengths = in.lengths, .types = in.types, .mask = in.mask},
+                 pass);
 }
 
 Tensor Transformer::class_logits(const EncoderInputs& in, Pass pass) const {
@@ -225,8 +224,8 @@ Tensor Transformer::class_logits(const EncoderInputs& in, Pass pass) const {
   const Tensor place = iota(length, DType::i64, device());
   Tensor last = full({batch, 1}, static_cast<double>(length - 1), DType::i64, device());
   if (in.mask || in.lengths) {
-    const Tensor there = in.mask ? not_equal(in.mask, zeros_like(in.mask))
-                                 : less(place, unsqueeze(in.lengths, 1));
+    const Tensor there =
+        in.mask ? not_equal(in.mask, zeros_like(in.mask)) : less(place, unsqueeze(in.lengths, 1));
     const Tensor places = broadcast_to(place, {batch, length});
     last = max(where(there, places, zeros_like(places)), 1, true).values;
   }

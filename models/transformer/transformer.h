@@ -265,8 +265,8 @@ class Transformer : public CausalDecoder,
 
   /// Encodes the source of an encoder-decoder and returns the state to decode from.
   std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
-  /// Does the same with the output of the encoder, `context`. `hidden` u8 [B, S] marks tokens of the
-  /// source that no other sees.
+  /// Does the same with the output of the encoder, `context`. `hidden` u8 [B, S] marks tokens of
+  /// the source that no other sees.
   std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context, const Tensor& lengths,
                                                     const Tensor& hidden = {}) const;
 

@@ -63,7 +63,8 @@ void check(const TransformerConfig& c) {
           "d_model {} is not a multiple of target_n_head {}; set d_head", c.d_model,
           c.target_n_head);
   require(c.padding_id >= -1 && c.padding_id < c.vocab, kName,
-          "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id, c.vocab);
+          "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id,
+          c.vocab);
   require((c.tags == 0 && !c.span_head) || c.wiring == Wiring::decoder, kName,
           "tags and span_head need wiring = decoder; encoders with such heads are blockbert's");
   require(!c.types_share_table || c.token_types == 0, kName,
@@ -144,7 +145,9 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
                               const Stack* coupled) const {
   const TransformerConfig& c = config_;
   const int branches = cross ? 3 : 2;
-  const auto size = [&](int64_t target, int64_t both) { return cross && target > 0 ? target : both; };
+  const auto size = [&](int64_t target, int64_t both) {
+    return cross && target > 0 ? target : both;
+  };
   const int64_t n_layer = size(c.target_n_layer, c.n_layer);
   const int64_t n_head = size(c.target_n_head, c.n_head);
   const Scheme weights = scheme_of(c);
@@ -275,7 +278,8 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
     stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init, make_attention);
   }
   if (c.mlm_head) {
-    mlm_ = TokenTransform(c.d_model, c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));
+    mlm_ = TokenTransform(c.d_model, c.d_model, c.activation, c.norm_eps, init.at("mlm"),
+                          scheme_of(c));
   }
   for (int64_t layer = c.layer_loss ? 1 : c.n_layer; layer <= c.n_layer; ++layer) {
     const Init at = init.at("auxiliary").at(layer);

@@ -43,9 +43,9 @@ constinit const CheckpointFormat mbart_format{"mbart",
                                               detail::sequence_heads,
                                               detail::sequence_unused,
                                               detail::stored_sequence};
-constinit const CheckpointFormat pegasus_format{
-    "pegasus",      "model.", mbart_names, detail::sequence_heads, pegasus_unused,
-    detail::stored_sequence};
+constinit const CheckpointFormat pegasus_format{"pegasus",      "model.",
+                                                mbart_names,    detail::sequence_heads,
+                                                pegasus_unused, detail::stored_sequence};
 constinit const CheckpointFormat bart_untied_format{"bart",
                                                     "model.",
                                                     untied_names,
@@ -106,9 +106,10 @@ BartKeys bart_keys(const TransformerConfig& c) {
           kOp,
           "a model of type bart has wiring = encoder_decoder, norm = post, norm_eps = 1e-5, "
           "positions = learned, position_offset = 2 and source_tables of n_max rows");
-  require(c.emb_norm && c.qkv_bias && c.out_bias && c.head_bias && c.d_embed == 0 && !c.couple, kOp,
-          "a model of type bart has emb_norm, qkv_bias, out_bias and head_bias, and neither d_embed "
-          "nor couple");
+  require(
+      c.emb_norm && c.qkv_bias && c.out_bias && c.head_bias && c.d_embed == 0 && !c.couple, kOp,
+      "a model of type bart has emb_norm, qkv_bias, out_bias and head_bias, and neither d_embed "
+      "nor couple");
   require(c.source_vocab == (c.tie_embedding ? 0 : c.vocab), kOp,
           "source_vocab is {}; a model of type bart has {} with tie_embedding = {}", c.source_vocab,
           c.tie_embedding ? 0 : c.vocab, c.tie_embedding);
@@ -116,6 +117,29 @@ BartKeys bart_keys(const TransformerConfig& c) {
   detail::get_sequence(c, k);
   k.max_position_embeddings = c.n_max;
   k.scale_embedding = c.emb_scale;
+  return k;
+}
+
+MBartKeys mbart_keys(const TransformerConfig& config) {
+  TransformerConfig shared = config;
+  shared.norm = NormPlace::post;  // said by the type, and compared by the caller
+  MBartKeys k;
+  static_cast<BartKeys&>(k) = bart_keys(shared);
+  k.model_type = "mbart";
+  k.id2label.clear();
+  return k;
+}
+
+PegasusKeys pegasus_keys(const TransformerConfig& config) {
+  TransformerConfig shared = config;
+  shared.norm = NormPlace::post;
+  shared.positions = Positions::learned;
+  shared.position_offset = 2;
+  shared.emb_norm = shared.source_tables = true;
+  PegasusKeys k;
+  static_cast<BartKeys&>(k) = bart_keys(shared);
+  k.model_type = "pegasus";
+  k.id2label.clear();
   return k;
 }
 

@@ -49,6 +49,8 @@ struct PegasusKeys : BartKeys {
 
 TransformerConfig mbart_config(const MBartKeys& keys);
 TransformerConfig pegasus_config(const PegasusKeys& keys);
+MBartKeys mbart_keys(const TransformerConfig& config);
+PegasusKeys pegasus_keys(const TransformerConfig& config);
 
 /// Convert between keys and configuration. BART's position tables begin at row 2 whatever
 /// pad_token_id is. A Transformer does not store ids of special tokens: keep those of the keys.

@@ -209,14 +209,17 @@ Computed compute_memory(const HubFolder& folder, const TransformerXL& model, con
     model.logits_after(first, tokens);
     out.outputs["second_scores"] = logarithms(model.logits_after(first, find(in, "in/second")));
   }
-  const Tensor targets = concat({slice(tokens, 1, 1), full({tokens.dim(0), 1}, ignored_target, DType::i64)}, 1);
+  const Tensor targets =
+      concat({slice(tokens, 1, 1), full({tokens.dim(0), 1}, ignored_target, DType::i64)}, 1);
   out.loss = model.loss(tokens, targets, memory, {}).loss;
   return out;
 }
 
 Computed compute(const HubFolder& folder, LanguageModel& any, const Tensors& in) {
-  if (const auto* xl = dynamic_cast<const TransformerXL*>(&any)) return compute_memory(folder, *xl, in);
-  if (auto* reformer = dynamic_cast<Reformer*>(&any)) return compute_reformer(folder, *reformer, in);
+  if (const auto* xl = dynamic_cast<const TransformerXL*>(&any))
+    return compute_memory(folder, *xl, in);
+  if (auto* reformer = dynamic_cast<Reformer*>(&any))
+    return compute_reformer(folder, *reformer, in);
   if (any.objective() == Objective::sequence) return compute_sequence(any, in);
   if (const auto* decoder = dynamic_cast<const Transformer*>(&any)) {
     return compute_decoder(folder, *decoder, in);
@@ -280,7 +283,8 @@ double difference(const Tensor& a, const Tensor& b) {
 
 /// Sets rows of padding to 0, as the case has them.
 Tensor kept(const Tensor& x, const Tensor& mask) {
-  if (!mask || x.rank() < mask.rank() || x.dim(0) != mask.dim(0) || x.dim(1) != mask.dim(1)) return x;
+  if (!mask || x.rank() < mask.rank() || x.dim(0) != mask.dim(0) || x.dim(1) != mask.dim(1))
+    return x;
   Tensor there = mask;
   while (there.rank() < x.rank()) there = unsqueeze(there, -1);
   return where(not_equal(broadcast_to(there, x.shape()), zeros(x.shape(), there.dtype())), x,
@@ -300,9 +304,8 @@ std::string compare(const HubFolder& folder, LanguageModel& model, const Compute
     if (theirs) hold(name, kept(x.detach(), mask), theirs);
   }
   if (got.partial || !got.loss) return faults;
-  const bool has_gradients = std::any_of(expected.begin(), expected.end(), [](const auto& e) {
-    return e.first.starts_with("grad/");
-  });
+  const bool has_gradients = std::any_of(
+      expected.begin(), expected.end(), [](const auto& e) { return e.first.starts_with("grad/"); });
   hold("loss", reshape(got.loss.detach(), {}), find(expected, "loss"));
   if (!has_gradients) return faults;
   backward(got.loss);
@@ -355,7 +358,8 @@ std::string judge(const std::string& path) {
     const HubFolder folder = read_hub_folder(path);
     const std::unique_ptr<ModelSpec> spec = folder.spec();
     check_hub_shapes(folder, *spec);
-    const std::unique_ptr<LanguageModel> model = spec->build(Init{.gen = Generator{1}, .dtype = DType::f64});
+    const std::unique_ptr<LanguageModel> model =
+        spec->build(Init{.gen = Generator{1}, .dtype = DType::f64});
     load_hub_weights(folder, *model);
     if (verdict == "refuse") return " it was read; expected a refusal";
     Tensors expected;

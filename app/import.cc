@@ -1,0 +1,202 @@
+// longspan import and longspan export: hub folders become runs, and runs become hub folders.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "app/commands.h"
+#include "app/hub.h"
+#include "app/make_config.h"
+#include "app/run_folder.h"
+#include "app/tasks/table.h"
+#include "core/error.h"
+#include "data/io/files.h"
+#include "hub/export.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Where a run keeps what it needs of the folder that it was imported from.
+constexpr const char* kept_folder = "/hub";
+/// The tensors that the model does not have, which an export of the same class writes again.
+constexpr const char* others_file = "/others.safetensors";
+
+/// The files of a folder that are not its weights: what describes the model and its tokenizer.
+bool is_kept(const fs::path& file) {
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"}) {
+    if (file.filename() == name) return true;
+  }
+  return file.extension() == ".model";
+}
+
+void copy_files(const std::string& from, const std::string& to, bool (*wanted)(const fs::path&)) {
+  constexpr int64_t longest = int64_t{1} << 30;
+  make_folders(to, "import");
+  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+    if (!entry.is_regular_file() || !wanted(entry.path())) continue;
+    const std::string text = read_file(entry.path().string(), "import", longest);
+    replace_file(to + "/" + entry.path().filename().string(), text, "import");
+  }
+}
+
+/// Returns a list of tensors in a few words.
+std::string few(const std::vector<std::string>& names) {
+  constexpr size_t shown = 6;
+  if (names.empty()) return "nothing";
+  const std::vector<std::string> first(
+      names.begin(), names.begin() + static_cast<long>(std::min(shown, names.size())));
+  const std::string text = fmt::format("{}", fmt::join(first, ", "));
+  return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
+}
+
+/// Says in three lines what was read, what is new and what was left out.
+void report(const HubFolder& folder, const std::string& path, const HubTensors& tensors) {
+  std::puts(fmt::format("read: {}, a {} ({}{}), {} tensors: the model {}", path, folder.type->name,
+                        folder.type->class_name, folder.head->name, tensors.read,
+                        folder.type->model)
+                .c_str());
+  std::puts(fmt::format("new: {}", few(tensors.drawn)).c_str());
+  std::string left = few(tensors.left_out);
+  if (!folder.head->without.empty()) left = fmt::format("{} ({})", folder.head->without, left);
+  std::puts(fmt::format("left out: {}", left).c_str());
+}
+
+/// Returns the hub folder whose description and tokenizer a run has; empty if it has none.
+std::string origin_of(const std::string& out, const RunConfig& config) {
+  if (fs::exists(out + kept_folder + "/config.json")) return out + kept_folder;
+  const std::string& from = config.start.from;
+  if (from.empty()) return {};
+  if (fs::exists(from + "/config.toml")) {
+    const std::string kept = from + kept_folder;
+    return fs::exists(kept + "/config.json") ? kept : "";
+  }
+  return fs::exists(from + "/config.json") ? from : "";
+}
+
+/// Returns the tensors of the folder that a run was imported from which the model does not have, if
+/// the run is written as the same class.
+TensorList others_of(const std::string& out, const HubFolder& folder) {
+  const std::string path = out + kept_folder + others_file;
+  if (!fs::exists(path)) return {};
+  const HubFolder origin = read_hub_folder(out + kept_folder);
+  const bool same = origin.type == folder.type && origin.head == folder.head;
+  return same ? read_tensors(path) : TensorList{};
+}
+
+/// Returns the type that a folder names, empty if it is none of those here.
+std::string type_named_in(const std::string& folder) {
+  const Json members = read_pretrained_json(folder);
+  const Json* type = members.find("model_type");
+  return type != nullptr && type->is_string() ? type->string() : "";
+}
+
+/// Returns the same without the member of special tokens that a config.json has for generation.
+HubDescription description_of(const std::string& out, const RunConfig& config,
+                              const CommandLine& line) {
+  HubDescription d;
+  const std::string origin = origin_of(out, config);
+  if (!origin.empty()) {
+    d.type = type_named_in(origin);
+    const HubFolder folder = read_hub_folder(origin);
+    d.ids = folder.ids;
+    d.origin = read_pretrained_json(origin);
+    d.labels = folder.labels;
+    d.problem_type = folder.problem_type;
+    d.architecture = fmt::format("{}{}", folder.type->class_name, folder.head->name);
+  }
+  if (const std::string* type = line.value("--type")) d.type = *type;
+  return d;
+}
+
+}  // namespace
+
+int import_command(int argc, const char* const* argv) {
+  const Flag own[] = {{"--out", "", "the run folder"}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan import FOLDER --out DIR: makes a run of a checkpoint of the package transformers, "
+      "a folder with config.json and model.safetensors, and its tokenizer. The run has step 0 and "
+      "no data: eval wants --data, and training starts with --from.",
+      1);
+  require(line.others.size() == 1, "import", "no folder given; expected longspan import FOLDER");
+  const std::string from = line.others[0];
+  const std::string* const out = line.value("--out");
+  require(out != nullptr && !out->empty(), "import", "no run folder given; expected --out DIR");
+  require<IoError>(kind_of_path(from, "import") == PathKind::folder, "import",
+                   "there is no folder {}", from);
+  const HubFolder folder = read_hub_folder(from);
+  require_empty_folder(*out, "import");
+  Settings settings = settings_of_hub(from);
+  settings.insert(settings.end(), line.settings.begin(), line.settings.end());
+  RunConfig config = make_config(settings);
+  check_hub_shapes(folder, *config.model);
+  const std::unique_ptr<LanguageModel> model = config.model->build(Init{});
+  const HubTensors tensors = load_hub_weights(folder, *model);
+
+  copy_files(from, *out + kept_folder, is_kept);
+  if (config.tokenizer == from) config.tokenizer = *out + kept_folder;
+  Members values = Position{}.values();
+  values.emplace_back("imported", from);
+  values.emplace_back("config", to_json(config));
+  write_state(*out, 0, named_state(*model), {}, values);
+  replace_file(*out + "/config.toml", to_toml(to_json(config)), "import");
+  const TensorList others = hub_left_out(folder, tensors);
+  if (!others.empty()) write_tensors(*out + kept_folder + others_file, others);
+  report(folder, from, tensors);
+  return 0;
+}
+
+int export_command(int argc, const char* const* argv) {
+  const Flag own[] = {{"--out", "", "the folder to write, which must be empty or missing"},
+                      {"--step", "", "step of the checkpoint; without it the newest"},
+                      {"--type", "",
+                       "the model_type of config.json; without it that of the folder that the run "
+                       "was imported from, or the first that fits"}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan export RUN --out FOLDER: writes a checkpoint as a folder that the package "
+      "transformers reads: config.json, model.safetensors and the tokenizer.",
+      1);
+  require(line.others.size() == 1, "export", "no run given; expected longspan export RUN");
+  const std::string* const to = line.value("--out");
+  require(to != nullptr && !to->empty(), "export", "no folder given; expected --out FOLDER");
+  require_empty_folder(*to, "export");
+  const std::string& out = line.others[0];
+  const std::string* const step = line.value("--step");
+  const std::string checkpoint = choose_checkpoint(out, step);
+  require<IoError>(!checkpoint.empty(), "export",
+                   "{} holds no checkpoint; expected the folder of a run", out);
+  RunConfig config = make_config(settings_of_run(out));
+  const std::string name = config.model_name.substr(0, config.model_name.find(':'));
+  const HubFolder folder =
+      hub_folder_for(name, to_json(*config.model), description_of(out, config, line));
+  const std::unique_ptr<LanguageModel> model = config.model->build(Init{});
+  const TensorList state = named_state(*model);
+  Json values;
+  read_checkpoint(out, checkpoint, step != nullptr,
+                  [&](const std::string& path) { values = read_parameters(path, state); });
+  require_finite(out, checkpoint, state);
+  write_hub_folder(folder, *model, *to, others_of(out, folder));
+  const std::string& tokenizer = config.tokenizer;
+  if (!tokenizer.empty() && fs::is_directory(tokenizer)) {
+    copy_files(tokenizer, *to, [](const fs::path& file) {
+      return is_kept(file) && file.filename() != "config.json" &&
+             file.filename() != "generation_config.json";
+    });
+  }
+  std::puts(fmt::format("{}: a {} ({}{}), step {} of {}", *to, folder.type->name,
+                        folder.type->class_name, folder.head->name, values["step"].integer(), out)
+                .c_str());
+  return 0;
+}
+
+}  // namespace longspan

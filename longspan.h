@@ -170,6 +170,7 @@
 #include "models/sequence_hf.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/encoder_decoder.h"
+#include "models/transformer/gpt2_hf.h"
 #include "models/transformer/transformer.h"
 #include "models/transformer/transformer_hf.h"
 #include "models/transformer_xl/transformer_xl.h"
@@ -223,3 +224,8 @@
 #include "train/state.h"
 #include "train/step_graph.h"
 #include "train/step_memory.h"
+
+#include "hub/export.h"
+#include "hub/folder.h"
+#include "hub/settings.h"
+#include "hub/type.h"

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <utility>
 
-#include "app/hub.h"
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/io/files.h"
+#include "hub/folder.h"
 #include "models/reads_documents.h"
 #include "train/state.h"
 
@@ -447,7 +447,9 @@ Trained load_hub(const std::string& out, const CommandLine& line, const CommandL
   RunConfig config = make_config(settings);
   require_used(typed, config);
   TrainingRun run(std::move(config), out);
-  const HubTensors tensors = read_hub_parameters(out, run);
+  const HubFolder folder = read_hub_folder(out);
+  check_hub_shapes(folder, *run.config.model);
+  const HubTensors tensors = load_hub_weights(folder, *run.model);
   for (const std::string& name : tensors.drawn) {
     say(fmt::format("{} lacks {}: it is drawn", out, name));
   }

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "app/commands.h"
-#include "app/hub.h"
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/tasks/table.h"

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 
-#include "app/hub.h"
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/corpus.h"
+#include "hub/settings.h"
 #include "nn/axial.h"
 #include "train/config.h"
 
@@ -268,6 +268,15 @@ Settings with_task_of_model(Settings settings) {
     settings.push_back({"task", task, "the model"});
   } catch (const Error&) {  // whoever builds the model says what is wrong with it
   }
+  return settings;
+}
+
+Settings settings_of_hub(const std::string& folder) {
+  Settings settings = with_task_of_model(settings_of_folder(folder));
+  if (!has_tokenizer(folder)) return settings;
+  const Setting* task = last_setting(settings, "task");
+  const std::unique_ptr<Task> of_task = make_task(task != nullptr ? task->value.string() : "bytes");
+  if (of_task->takes_tokenizer()) settings.push_back({"tokenizer", Json(folder), folder});
   return settings;
 }
 

@@ -20,6 +20,10 @@ std::string fill_sizes(RunConfig& config, const Settings& settings);
 /// Returns settings that name a task: if they do not, that which their model is for.
 Settings with_task_of_model(Settings settings);
 
+/// Returns the settings of the run that a hub folder is: its model with its head, a task that fits
+/// it, and its tokenizer. Throws as read_hub_folder() does.
+Settings settings_of_hub(const std::string& folder);
+
 /// Reads the settings of a run from its config.toml, with what its model derives from the length
 /// that it was trained with: earlier versions left that open. Throws IoError, ValueError.
 Settings settings_of_run(const std::string& out);

@@ -3,10 +3,10 @@
 #include <optional>
 #include <utility>
 
-#include "app/hub.h"
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "core/error.h"
+#include "hub/folder.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -45,11 +45,29 @@ void require_tokens_of(const RunConfig& config, const RunConfig& there, const Js
           text(here), from, text(others));
 }
 
+/// Does the same with a hub folder. Returns the names of new heads.
+std::vector<std::string> start_from_hub(const TrainingRun& run) {
+  const RunConfig::Start& start = run.config.start;
+  const HubFolder folder = read_hub_folder(start.from);
+  const std::unique_ptr<ModelSpec> spec = folder.spec();
+  check_hub_shapes(folder, *spec);
+  const std::unique_ptr<LanguageModel> other = spec->build(Init{.device = run.device});
+  load_hub_weights(folder, *other);
+  try {
+    return start_from(*run.model, *other, position_offset(*run.config.model), start.positions);
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& e) {
+    fail("--from", "{} cannot start from {}, a {}: {}", run.config.model_name, start.from,
+         folder.type->name, e.what());
+  }
+}
+
 }  // namespace
 
 Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
-  if (is_hub_folder(start.from)) return start_from_hub(run);
+  if (is_hub_folder(start.from)) return {0, start_from_hub(run)};
   std::string checkpoint = newest_checkpoint(start.from);
   require<IoError>(!checkpoint.empty(), "--from",
                    "{} holds no checkpoint; expected the folder of a trained run", start.from);

@@ -11,10 +11,10 @@ namespace longspan {
 
 /// What a checkpoint says besides its parameters.
 struct HubDescription {
-  std::string type;                 ///< the value of model_type; empty: the first that fits
-  std::string architecture;         ///< the class, "BertForMaskedLM"; empty: that of the head
-  std::vector<std::string> labels;  ///< names of the classes of its head; empty: LABEL_0, ...
-  std::string problem_type;         ///< see HubFolder
+  std::string type = {};                 ///< the value of model_type; empty: the first that fits
+  std::string architecture = {};         ///< the class, "BertForMaskedLM"; empty: that of the head
+  std::vector<std::string> labels = {};  ///< names of the classes of its head; empty: LABEL_0, ...
+  std::string problem_type = {};         ///< see HubFolder
   HubIds ids = {};
   /// config.json of the folder that the model comes from: what it says is kept where it means the
   /// same; null: none.

@@ -120,6 +120,43 @@ double scale_of(const TransformerConfig& c, int64_t d_head, int64_t i) {
   return 0;
 }
 
+/// The blocks of a stack: how many, and their layers.
+struct Blocks {
+  int64_t n_layer;
+  AttentionOptions attention;
+  FeedForwardOptions ff;
+};
+
+/// Returns the blocks of a decoder with cross-attention (`cross`), which may have sizes of its own,
+/// or of any other stack.
+Blocks blocks_of(const TransformerConfig& c, bool cross) {
+  const auto size = [&](int64_t target, int64_t both) {
+    return cross && target > 0 ? target : both;
+  };
+  const int64_t branches = cross ? 3 : 2;
+  const int64_t n_layer = size(c.target_n_layer, c.n_layer);
+  const int64_t n_head = size(c.target_n_head, c.n_head);
+  const Scheme weights = scheme_of(c);
+  const double residual =
+      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * n_layer)) : 1.0;
+  return {.n_layer = n_layer,
+          .attention = {.d_model = c.d_model,
+                        .n_head = n_head,
+                        .d_head = c.d_head > 0 ? c.d_head : c.d_model / n_head,
+                        .qkv_bias = c.qkv_bias,
+                        .out_bias = c.out_bias,
+                        .share_qk = c.share_qk,
+                        .dropout = or_default(c.dropout_attn, c.dropout),
+                        .weights = weights,
+                        .out_weights = weights.scaled(residual)},
+          .ff = {.d_model = c.d_model,
+                 .d_ff = size(c.target_d_ff, c.d_ff),
+                 .activation = c.activation,
+                 .dropout = or_default(c.dropout_ffn_act, c.dropout),
+                 .weights = weights,
+                 .out_weights = weights.scaled(residual)}};
+}
+
 /// Attention with softmax, or with entmax where the configuration wants it.
 std::unique_ptr<Layer> attention_of(const TransformerConfig& c, const AttentionOptions& options,
                                     const ShawTables& tables, const Init& init) {
@@ -144,33 +181,11 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
                               std::vector<std::unique_ptr<Layer>> attention_layers,
                               const Stack* coupled) const {
   const TransformerConfig& c = config_;
-  const int branches = cross ? 3 : 2;
-  const auto size = [&](int64_t target, int64_t both) {
-    return cross && target > 0 ? target : both;
-  };
-  const int64_t n_layer = size(c.target_n_layer, c.n_layer);
-  const int64_t n_head = size(c.target_n_head, c.n_head);
-  const Scheme weights = scheme_of(c);
-  const double residual =
-      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * n_layer)) : 1.0;
-  AttentionOptions attention{.d_model = c.d_model,
-                             .n_head = n_head,
-                             .d_head = c.d_head > 0 ? c.d_head : c.d_model / n_head,
-                             .qkv_bias = c.qkv_bias,
-                             .out_bias = c.out_bias,
-                             .share_qk = c.share_qk,
-                             .dropout = or_default(c.dropout_attn, c.dropout),
-                             .weights = weights,
-                             .out_weights = weights.scaled(residual)};
-  AttentionOptions across = attention;
+  const auto [n_layer, attention_each, ff] = blocks_of(c, cross);
+  const int64_t n_head = attention_each.n_head;
+  AttentionOptions attention = attention_each, across = attention_each;
   across.cross = true;
   across.share_qk = false;
-  const FeedForwardOptions ff{.d_model = c.d_model,
-                              .d_ff = size(c.target_d_ff, c.d_ff),
-                              .activation = c.activation,
-                              .dropout = or_default(c.dropout_ffn_act, c.dropout),
-                              .weights = weights,
-                              .out_weights = weights.scaled(residual)};
   const ShawOptions shaw{.clip = c.shaw_clip,
                          .values = c.shaw_values,
                          .per_head = c.shaw_per_head,

@@ -47,16 +47,14 @@ struct PegasusKeys : BartKeys {
   }
 };
 
-TransformerConfig mbart_config(const MBartKeys& keys);
-TransformerConfig pegasus_config(const PegasusKeys& keys);
-MBartKeys mbart_keys(const TransformerConfig& config);
-PegasusKeys pegasus_keys(const TransformerConfig& config);
-
 /// Convert between keys and configuration. BART's position tables begin at row 2 whatever
 /// pad_token_id is. A Transformer does not store ids of special tokens: keep those of the keys.
-/// Throws ValueError when encoder and decoder differ in size, or when such a model cannot have this
-/// configuration.
+/// Throws ValueError when such a model cannot have this configuration.
 TransformerConfig bart_config(const BartKeys& keys);
 BartKeys bart_keys(const TransformerConfig& config);
+TransformerConfig mbart_config(const MBartKeys& keys);
+MBartKeys mbart_keys(const TransformerConfig& config);
+TransformerConfig pegasus_config(const PegasusKeys& keys);
+PegasusKeys pegasus_keys(const TransformerConfig& config);
 
 }  // namespace longspan

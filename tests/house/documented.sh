@@ -7,7 +7,7 @@ set -eu
 
 check() {
   cd "$1"
-  find core autograd ops nn models data train app/program.h -name '*.h' 2>/dev/null | LC_ALL=C sort | xargs -r awk '
+  find core autograd ops nn models data train hub app/program.h -name '*.h' 2>/dev/null | LC_ALL=C sort | xargs -r awk '
     FNR == 1 { documented = 0; hidden = 0; depth = 0; in_macro = 0 }
     in_macro { in_macro = /\\$/; next }
     /^#/ { in_macro = /\\$/; next }

@@ -6,7 +6,7 @@ set -eu
 
 check() {
   cd "$1"
-  find core autograd ops nn models data train app examples \( -name '*.h' -o -name '*.cc' \) 2>/dev/null |
+  find core autograd ops nn models data train hub app examples \( -name '*.h' -o -name '*.cc' \) 2>/dev/null |
     LC_ALL=C sort | xargs -r awk '
     function ends(column) {
       if (begin[column] > 0 && FNR - begin[column] + 1 > 80) {

@@ -55,7 +55,8 @@ check() {
       sees["data/tokenizers"] = sees["data/io"] " data/tokenizers"
       sees["data"] = sees["nn"] " data/io data/tokenizers data"
       sees["train"] = sees["data"] " train"
-      all = sees["train"] " " sees["models/all"]
+      all = sees["train"] " " sees["models/all"] " hub"
+      sees["hub"] = all
       backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
       sees["longspan.h"] = all
       sees["app"] = all " app app/tasks"

@@ -7,7 +7,7 @@ set -eu
 
 check() {
   cd "$1"
-  find core autograd ops nn models data train app/program.h -name '*.h' 2>/dev/null | LC_ALL=C sort | xargs -r awk '
+  find core autograd ops nn models data train hub app/program.h -name '*.h' 2>/dev/null | LC_ALL=C sort | xargs -r awk '
     FNR == 1 { depth = 0 }
     /^namespace longspan \{/ { next }
     /^(inline )?namespace .*\{$/ { ++depth; next }

@@ -1,18 +1,12 @@
-#include "app/hub.h"
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include "hub/settings.h"
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <utility>
+#include <iterator>
 
-#include "app/make_config.h"
-#include "app/tasks/table.h"
-#include "core/error.h"
 #include "data/io/files.h"
-#include "models/convert.h"
+#include "hub/folder.h"
 
 namespace longspan {
 namespace {
@@ -73,43 +67,8 @@ bool has_tokenizer(const std::string& folder) {
   return false;
 }
 
-Started start_from_hub(const TrainingRun& run) {
-  const RunConfig::Start& start = run.config.start;
-  const HubFolder folder = read_hub_folder(start.from);
-  const std::unique_ptr<ModelSpec> spec = folder.spec();
-  check_hub_shapes(folder, *spec);
-  const std::unique_ptr<LanguageModel> other = spec->build(Init{.device = run.device});
-  load_hub_weights(folder, *other);
-  const Json fields = to_json(*run.config.model);
-  const Json* offset = fields.find("position_offset");
-  try {
-    return {0, start_from(*run.model, *other, offset != nullptr ? offset->integer() : 0,
-                          start.positions)};
-  } catch (const OutOfMemory&) {
-    throw;
-  } catch (const Error& e) {
-    fail("--from", "{} cannot start from {}, a {}: {}", run.config.model_name, start.from,
-         folder.type->name, e.what());
-  }
-}
-
-Settings settings_of_hub(const std::string& path) {
-  const HubFolder folder = read_hub_folder(path);
-  Settings settings = model_of(folder, true);
-  settings = with_task_of_model(std::move(settings));
-  if (has_tokenizer(path)) {
-    const Setting* task = last_setting(settings, "task");
-    const std::unique_ptr<Task> of_task =
-        make_task(task != nullptr ? task->value.string() : "bytes");
-    if (of_task->takes_tokenizer()) settings.push_back({"tokenizer", Json(path), path});
-  }
-  return settings;
-}
-
-HubTensors read_hub_parameters(const std::string& path, TrainingRun& run) {
-  const HubFolder folder = read_hub_folder(path);
-  check_hub_shapes(folder, *run.config.model);
-  return load_hub_weights(folder, *run.model);
+Settings settings_of_folder(const std::string& folder) {
+  return model_of(read_hub_folder(folder), true);
 }
 
 }  // namespace longspan

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "train/config.h"
+
+namespace longspan {
+
+/// Returns the hub folder that settings of a run name: that of `model.name`, or without that of
+/// `start.from`; empty if they name none.
+std::string hub_folder_of(const Settings& settings);
+
+/// Returns settings in which a hub folder stands for its model: the name of the model here and its
+/// fields, before all others. A folder that a run starts from says nothing of heads, which follow
+/// from the task. Throws as read_hub_folder() does.
+Settings with_hub_model(const Settings& settings);
+
+/// Returns the model of a hub folder with its head as settings. Throws as read_hub_folder() does.
+Settings settings_of_folder(const std::string& folder);
+
+/// Whether a folder has files of a tokenizer.
+bool has_tokenizer(const std::string& folder);
+
+}  // namespace longspan

@@ -21,11 +21,17 @@ namespace {
 constexpr const char* kOp = "export";
 
 /// Fields that say how a model is trained or computed, and not what it computes.
-constexpr std::array<std::string_view, 18> free_fields = {
-    "memory",  "chunks",      "precision",   "loss_gradient",       "z_loss",
-    "init",    "init_std",    "embed_std",   "init_residual_scale", "position_init",
-    "mask_id", "head_std",    "random_seed", "label_smoothing",     "position_std",
-    "globals", "start_token", "separator_id"};
+constexpr std::array<std::string_view, 21> free_fields = {"memory",           "chunks",
+                                                          "precision",        "loss_gradient",
+                                                          "z_loss",           "init",
+                                                          "init_std",         "init_residual_scale",
+                                                          "position_init",    "embed_std",
+                                                          "head_std",         "mask_id",
+                                                          "random_seed",      "label_smoothing",
+                                                          "position_std",     "globals",
+                                                          "start_token",      "separator_id",
+                                                          "constant_bias",    "padding_id",
+                                                          "types_share_table"};
 
 bool is_free(std::string_view name) {
   return std::find(free_fields.begin(), free_fields.end(), name) != free_fields.end();
@@ -114,17 +120,26 @@ Json config_for(const HubType& type, const HubClass& c, const Json& fields,
   return Json(std::move(members));
 }
 
+/// Returns a field of a model; a dropout of -1 is that of `dropout`.
+Json value_of(const Json& fields, const JsonMember& m) {
+  const Json* dropout = fields.find("dropout");
+  const bool same = m.name.starts_with("dropout_") && m.value.is_number() && m.value.number() == -1;
+  return same && dropout != nullptr ? *dropout : m.value;
+}
+
 /// Returns the fields that a folder gives another value, in words; empty if there are none.
 std::string differences(const Json& ours, const Json& theirs) {
   std::vector<std::string> all;
   for (const JsonMember& m : ours.object()) {
-    const Json* other = theirs.find(m.name);
-    if (is_free(m.name) || (other != nullptr && *other == m.value)) continue;
-    const bool close = other != nullptr && other->is_number() && m.value.is_number() &&
-                       static_cast<float>(other->number()) == static_cast<float>(m.value.number());
+    const Json* found = theirs.find(m.name);
+    const Json value = value_of(ours, m);
+    const Json other = found != nullptr ? value_of(theirs, {m.name, *found}) : Json();
+    if (is_free(m.name) || other == value) continue;
+    const bool close = other.is_number() && value.is_number() &&
+                       static_cast<float>(other.number()) == static_cast<float>(value.number());
     if (close) continue;
-    all.push_back(fmt::format("{} = {}, where it has {}", m.name, to_string(m.value),
-                              other != nullptr ? to_string(*other) : "none"));
+    all.push_back(fmt::format("{} = {}, where it has {}", m.name, to_string(value),
+                              found != nullptr ? to_string(other) : "none"));
   }
   return fmt::format("{}", fmt::join(all, ", "));
 }
@@ -224,7 +239,10 @@ void write_hub_folder(const HubFolder& folder, Module& model, const std::string&
     return std::any_of(tensors.begin(), tensors.end(),
                        [&](const NamedTensor& t) { return t.name == name; });
   };
+  const std::string_view prefix = folder.format().prefix;
   for (NamedTensor& t : hub_stored(folder, hub_named(folder, model))) {
+    // A model without a head is not a part of another.
+    if (folder.head->name == "Model" && t.name.starts_with(prefix)) t.name.erase(0, prefix.size());
     if (has(t.name)) continue;
     const Tensor x = contiguous(to_device(cast(t.tensor.detach(), DType::f32), {}));
     tensors.push_back({t.name, x});

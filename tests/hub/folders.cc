@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -38,8 +39,7 @@ std::vector<std::string> names_of_folders() {
 class Copy {
  public:
   explicit Copy(const std::string& name)
-      : path_(testing::TempDir() + "hub_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name() + "_" + name) {
+      : path_(fmt::format("{}hub_{}_{}", testing::TempDir(), getpid(), name)) {
     fs::remove_all(path_);
     fs::copy(folders + name, path_);
   }

@@ -417,7 +417,8 @@ Json pretrained_json(const Json& config) {
   for (const JsonMember& m : config.object()) {
     const bool absent =
         (m.name == "classifier_dropout" && m.value.is_number() && m.value.number() < 0) ||
-        (m.name == "n_inner" && m.value == Json(0));
+        (m.name == "n_inner" && m.value == Json(0)) ||
+        (m.name == "hash_seed" && m.value == Json(-1));
     if (absent) {
       members.push_back({m.name, Json()});
     } else if (m.name == "tie_projs" && m.value.is_array()) {

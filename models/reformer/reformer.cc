@@ -13,6 +13,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "models/reformer/torch_rotations.h"
 #include "nn/attention/multi_head.h"
 #include "nn/checkpoint.h"
 #include "nn/chunked.h"
@@ -187,6 +188,7 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
     blocks_.push_back(std::move(block));
   }
   final_norm_ = Normalization(NormKind::layer, exit_width(c), c.norm_eps, init.at("final_norm"));
+  if (c.torch_seed >= 0) set_torch_rotations(init);
   require(
       (c.classes == 0 && !c.span_head) || !c.causal, kName,
       "classes = {} and span_head = {} with causal = true; these heads need rows that attend to "
@@ -197,6 +199,20 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
         PooledHead(c.d_model, c.classes, init, weights_of(c), PoolActivation::tanh, exit_width(c));
   }
   if (c.span_head) spans_ = Linear(exit_width(c), 2, true, init.at("spans"), weights_of(c));
+}
+
+void Reformer::set_torch_rotations(const Init& init) {
+  const ReformerConfig& c = config_;
+  require(!c.buckets.empty(), kName, "torch_seed = {} needs the number of buckets; set buckets",
+          c.torch_seed);
+  int64_t width = 0;  // a number of buckets may have two factors, each with its own rotations
+  for (const int64_t n : c.buckets) width += n / 2;
+  if (init.meta) return;
+  const DType dtype = init.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor drawn = torch_normal(static_cast<uint32_t>(c.torch_seed),
+                                    {c.n_head, c.head_width(), c.rounds, width}, dtype);
+  const Tensor rotations = contiguous(unsqueeze(permute(drawn, {0, 2, 1, 3}), 0));
+  set_rotations(to_device(rotations, init.device));  // [1, H, R, d, w]
 }
 
 void Reformer::visit(Visitor& v) {

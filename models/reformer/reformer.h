@@ -61,6 +61,9 @@ struct ReformerConfig {
   /// faster.
   int64_t full_below = 0;
   uint64_t hash_seed = 0;
+  /// Rotations are those that PyTorch draws after this seed, the same in every pass, as the package
+  /// transformers has with hash_seed. -1: drawn here. Needs `buckets`.
+  int64_t torch_seed = -1;
 
   int64_t local_chunk = 0;
   int64_t local_back = 1, local_ahead = 0;
@@ -109,6 +112,8 @@ struct ReformerConfig {
     v("full_below", full_below,
       "shorter sequences get full attention; 0: none; -1: where it is faster");
     v("hash_seed", hash_seed, "seed of the rotations outside training");
+    v("torch_seed", torch_seed, range::at_least(-1),
+      "rotations of every pass are those of PyTorch after this seed; -1: drawn here");
     v("local_chunk", local_chunk, "chunk of local layers; 0: chunk");
     v("local_back", local_back, range::not_negative,
       "local layers: chunks before its own that a row sees");
@@ -239,6 +244,8 @@ class Reformer final : public CausalDecoder,
   /// Returns the first `length` rows of both streams, prepared for the head.
   Tensor exit(ReversibleRun& run, int64_t length, Pass pass) const;
   LshAttention* lsh(int64_t layer) const;  // null for a local layer
+  /// Sets the rotations of torch_seed.
+  void set_torch_rotations(const Init& init);
 
   ReformerConfig config_;
   std::vector<ReformerLayer> kinds_;  // of each layer

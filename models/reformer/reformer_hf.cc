@@ -87,6 +87,7 @@ ReformerConfig reformer_config(const ReformerKeys& k) {
   c.dropout_local = static_cast<float>(k.local_attention_probs_dropout_prob);
   c.init_std = c.embed_std = k.initializer_range;
   c.position_std = k.axial_norm_std;
+  if (!c.buckets.empty()) c.torch_seed = k.hash_seed;
   return c;
 }
 
@@ -129,6 +130,7 @@ ReformerKeys reformer_keys(const ReformerConfig& c) {
   k.local_attention_probs_dropout_prob = static_cast<double>(c.dropout_local);
   k.initializer_range = c.init_std;
   k.axial_norm_std = c.position_std;
+  k.hash_seed = c.torch_seed;
   return k;
 }
 

@@ -32,6 +32,7 @@ struct ReformerKeys {
          local_attention_probs_dropout_prob = 0.05, layer_norm_eps = 1e-12, axial_norm_std = 1,
          initializer_range = 0.02;
   int64_t pad_token_id = 0;
+  int64_t hash_seed = -1;  ///< of the rotations in every pass; -1, written as null: drawn anew
 
   void visit(auto& v) {
     v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size)(
@@ -52,6 +53,7 @@ struct ReformerKeys {
         "local_attention_probs_dropout_prob", local_attention_probs_dropout_prob)(
         "layer_norm_eps", layer_norm_eps)("axial_norm_std", axial_norm_std)(
         "initializer_range", initializer_range)("pad_token_id", pad_token_id);
+    v("hash_seed", hash_seed);
   }
 };
 

@@ -1,4 +1,4 @@
-// Hub folders: what they compute, what is refused, and the way back (hub/).
+// Hub folders: what they compute, what is refused, and what is written (hub/).
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-Json gpt2(const HubMembers& members) {
+Json gpt2(const ConfigMembers& members) {
   TransformerConfig c = gpt2_config(members.keys<Gpt2Keys>());
   c.classes = members.task == HubTask::classes ? members.labels : 0;
   c.tags = members.task == HubTask::tags ? members.labels : 0;
@@ -19,7 +19,7 @@ Json gpt2_members(const Json& fields) {
   return to_json(keys);
 }
 
-constexpr HubClass gpt2_classes[] = {
+constexpr HubArchitecture gpt2_classes[] = {
     {"Model", HubTask::hidden},
     {"LMHeadModel", HubTask::next_token},
     {"ForSequenceClassification", HubTask::classes},

@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 /// Gives an encoder the head of a checkpoint. Candidates are scored one by one, as one class.
-void set_head(const HubMembers& members, EncoderConfig& c) {
+void set_head(const ConfigMembers& members, EncoderConfig& c) {
   c.mlm_head = members.task == HubTask::masked_token;
   c.classes = members.task == HubTask::classes  ? members.labels
               : members.task == HubTask::choice ? 1
@@ -22,7 +22,7 @@ void set_head(const HubMembers& members, EncoderConfig& c) {
 
 /// The fields of a dense encoder: BlockBERT with one block.
 template <class Keys>
-Json dense(const HubMembers& members, Keys keys) {
+Json dense(const ConfigMembers& members, Keys keys) {
   BlockBertConfig c;
   c.n_block = 1;
   c.heads_per_shift = {};
@@ -31,7 +31,7 @@ Json dense(const HubMembers& members, Keys keys) {
   return to_json(c);
 }
 
-Json bert(const HubMembers& members) { return dense(members, members.keys<BertKeys>()); }
+Json bert(const ConfigMembers& members) { return dense(members, members.keys<BertKeys>()); }
 
 /// XLM-RoBERTa and CamemBERT are RoBERTas with other vocabularies.
 template <int64_t vocabulary>
@@ -40,19 +40,19 @@ struct RobertaKeys : EncoderKeys {
 };
 
 template <class Keys>
-Json roberta(const HubMembers& members) {
+Json roberta(const ConfigMembers& members) {
   EncoderKeys keys = members.keys<Keys>();
   keys.model_type = "roberta";
   return dense(members, keys);
 }
 
-Json electra(const HubMembers& members) { return dense(members, members.keys<ElectraKeys>()); }
+Json electra(const ConfigMembers& members) { return dense(members, members.keys<ElectraKeys>()); }
 
-Json distilbert(const HubMembers& members) {
+Json distilbert(const ConfigMembers& members) {
   return dense(members, members.keys<DistilBertKeys>());
 }
 
-Json longformer(const HubMembers& members) {
+Json longformer(const ConfigMembers& members) {
   LongformerConfig c = longformer_config(members.keys<LongformerKeys>());
   set_head(members, c);
   c.dropout_classifier = -1;  // the package ignores classifier_dropout
@@ -72,7 +72,7 @@ Json longformer(const HubMembers& members) {
   return to_json(c);
 }
 
-Json big_bird(const HubMembers& members) {
+Json big_bird(const ConfigMembers& members) {
   BigBirdConfig c = bigbird_config(members.keys<BigBirdKeys>());
   set_head(members, c);
   c.span_block = c.span_head;
@@ -118,7 +118,7 @@ constexpr NamePair longformer_choice[] = {{"pool", "longformer.pooler.dense"},
                                           {"classifier", "classifier"}};
 constexpr NamePair big_bird_choice[] = {{"pool", "bert.pooler"}, {"classifier", "classifier"}};
 
-constexpr HubClass bert_classes[] = {
+constexpr HubArchitecture bert_classes[] = {
     {"Model", HubTask::hidden},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForPreTraining", HubTask::masked_token, {}, "the head for next sentences"},
@@ -128,7 +128,7 @@ constexpr HubClass bert_classes[] = {
     {"ForQuestionAnswering", HubTask::spans},
     {"ForMultipleChoice", HubTask::choice, bert_choice},
 };
-constexpr HubClass roberta_classes[] = {
+constexpr HubArchitecture roberta_classes[] = {
     {"Model", HubTask::hidden},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForSequenceClassification", HubTask::classes},
@@ -136,7 +136,7 @@ constexpr HubClass roberta_classes[] = {
     {"ForQuestionAnswering", HubTask::spans},
     {"ForMultipleChoice", HubTask::choice, roberta_choice},
 };
-constexpr HubClass longformer_classes[] = {
+constexpr HubArchitecture longformer_classes[] = {
     {"Model", HubTask::hidden},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForSequenceClassification", HubTask::classes},
@@ -144,7 +144,7 @@ constexpr HubClass longformer_classes[] = {
     {"ForQuestionAnswering", HubTask::spans},
     {"ForMultipleChoice", HubTask::choice, longformer_choice},
 };
-constexpr HubClass big_bird_classes[] = {
+constexpr HubArchitecture big_bird_classes[] = {
     {"Model", HubTask::hidden},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForPreTraining", HubTask::masked_token, {}, "the head for next sentences"},
@@ -153,7 +153,7 @@ constexpr HubClass big_bird_classes[] = {
     {"ForQuestionAnswering", HubTask::spans},
     {"ForMultipleChoice", HubTask::choice, big_bird_choice},
 };
-constexpr HubClass electra_classes[] = {
+constexpr HubArchitecture electra_classes[] = {
     {"Model", HubTask::hidden},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForPreTraining", HubTask::hidden, {}, "the head that tells replaced tokens"},
@@ -162,7 +162,7 @@ constexpr HubClass electra_classes[] = {
     {"ForQuestionAnswering", HubTask::spans},
     {"ForMultipleChoice", HubTask::choice, electra_choice},
 };
-constexpr HubClass distilbert_classes[] = {
+constexpr HubArchitecture distilbert_classes[] = {
     {"Model", HubTask::hidden},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForSequenceClassification", HubTask::classes},
@@ -186,8 +186,8 @@ constexpr OnlyValue electra_only[] = {
 
 /// A type whose files differ from others of its kind in nothing more.
 constexpr HubType type_of(std::string_view name, std::string_view class_name,
-                          std::string_view model, std::span<const HubClass> classes,
-                          const CheckpointFormat& format, Json (*fields)(const HubMembers&),
+                          std::string_view model, std::span<const HubArchitecture> classes,
+                          const CheckpointFormat& format, Json (*fields)(const ConfigMembers&),
                           Json (*members)(const Json&), bool by_name_alone = false) {
   return {.name = name,
           .class_name = class_name,

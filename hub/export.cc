@@ -56,14 +56,14 @@ std::vector<HubTask> tasks_of(const Json& fields) {
 }
 
 /// Returns the classes of a type that a model may be, the likeliest first.
-std::vector<const HubClass*> classes_for(const HubType& type, const Json& fields,
-                                         const std::string& architecture) {
-  std::vector<const HubClass*> all;
-  for (const HubClass& c : type.classes) {
+std::vector<const HubArchitecture*> classes_for(const HubType& type, const Json& fields,
+                                                const std::string& architecture) {
+  std::vector<const HubArchitecture*> all;
+  for (const HubArchitecture& c : type.classes) {
     if (fmt::format("{}{}", type.class_name, c.name) == architecture) all.push_back(&c);
   }
   for (const HubTask task : tasks_of(fields)) {
-    for (const HubClass& c : type.classes) {
+    for (const HubArchitecture& c : type.classes) {
       if (c.task == task && c.without.empty()) all.push_back(&c);
     }
   }
@@ -93,7 +93,7 @@ void set_ids(Members& members, const HubIds& ids) {
 }
 
 /// Returns config.json of a type for a class.
-Json config_for(const HubType& type, const HubClass& c, const Json& fields,
+Json config_for(const HubType& type, const HubArchitecture& c, const Json& fields,
                 const HubDescription& d) {
   const Json keys = pretrained_json(type.members(fields));
   Members members{
@@ -165,7 +165,7 @@ Json overlaid(const Json& ours, const Json& origin) {
 std::optional<HubFolder> as_type(const HubType& type, const Json& fields, const HubDescription& d,
                                  std::vector<std::string>& reasons) {
   std::string reason = "it has no class with this head";
-  for (const HubClass* const c : classes_for(type, fields, d.architecture)) {
+  for (const HubArchitecture* const c : classes_for(type, fields, d.architecture)) {
     try {
       const Json ours = config_for(type, *c, fields, d);
       std::vector<Json> tries = {ours};

@@ -44,10 +44,10 @@ const HubType* find_type(std::string_view name) {
   return nullptr;
 }
 
-const HubClass* find_class(const HubType& type, std::string_view architecture) {
+const HubArchitecture* find_class(const HubType& type, std::string_view architecture) {
   if (!architecture.starts_with(type.class_name)) return nullptr;
   architecture.remove_prefix(type.class_name.size());
-  for (const HubClass& c : type.classes) {
+  for (const HubArchitecture& c : type.classes) {
     if (c.name == architecture) return &c;
   }
   return nullptr;
@@ -91,13 +91,13 @@ const HubType& type_of(const Json& members, const std::string& file,
   return *found;
 }
 
-const HubClass& class_of(const HubType& type, const std::string& architecture,
-                         Objections& objections) {
-  const HubClass* found = find_class(type, architecture);
+const HubArchitecture& class_of(const HubType& type, const std::string& architecture,
+                                Objections& objections) {
+  const HubArchitecture* found = find_class(type, architecture);
   if (found != nullptr) return *found;
   if (!architecture.empty()) {
     std::vector<std::string> names;
-    for (const HubClass& c : type.classes)
+    for (const HubArchitecture& c : type.classes)
       names.push_back(fmt::format("{}{}", type.class_name, c.name));
     objections.push_back(fmt::format("architectures is [\"{}\"]; expected one of {}", architecture,
                                      fmt::join(names, ", ")));

@@ -23,7 +23,7 @@ struct HubIds {
 struct HubFolder {
   std::string path;
   const HubType* type = nullptr;
-  const HubClass* head = nullptr;
+  const HubArchitecture* head = nullptr;
   Json fields;                      ///< of the model here, type->model
   std::vector<std::string> labels;  ///< names of the classes of its head, if it has some
   /// "single_label_classification", "multi_label_classification" or "regression"; empty: the number

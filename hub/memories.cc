@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-Json reformer(const HubMembers& members) {
+Json reformer(const ConfigMembers& members) {
   const auto keys = members.keys<ReformerKeys>();
   require(members.task != HubTask::next_token || keys.is_decoder, "config.json",
           "is_decoder is false; expected true for a model that predicts the next token");
@@ -17,7 +17,7 @@ Json reformer(const HubMembers& members) {
   return to_json(c);
 }
 
-Json transformer_xl(const HubMembers& members) {
+Json transformer_xl(const ConfigMembers& members) {
   TransformerXLConfig c = transformer_xl_config(members.keys<TransformerXLKeys>());
   return to_json(c);
 }
@@ -38,14 +38,14 @@ Json transformer_xl_members(const Json& fields) {
   return to_json(keys);
 }
 
-constexpr HubClass reformer_classes[] = {
+constexpr HubArchitecture reformer_classes[] = {
     {"Model", HubTask::hidden},
     {"ModelWithLMHead", HubTask::next_token},
     {"ForMaskedLM", HubTask::masked_token},
     {"ForSequenceClassification", HubTask::classes},
     {"ForQuestionAnswering", HubTask::spans},
 };
-constexpr HubClass transformer_xl_classes[] = {
+constexpr HubArchitecture transformer_xl_classes[] = {
     {"Model", HubTask::hidden},
     {"LMHeadModel", HubTask::next_token},
 };

@@ -8,23 +8,23 @@
 namespace longspan {
 namespace {
 
-Json bart(const HubMembers& members) {
+Json bart(const ConfigMembers& members) {
   auto c = bart_config(members.keys<BartKeys>());
   return to_json(c);
 }
-Json mbart(const HubMembers& members) {
+Json mbart(const ConfigMembers& members) {
   auto c = mbart_config(members.keys<MBartKeys>());
   return to_json(c);
 }
-Json pegasus(const HubMembers& members) {
+Json pegasus(const ConfigMembers& members) {
   auto c = pegasus_config(members.keys<PegasusKeys>());
   return to_json(c);
 }
-Json led(const HubMembers& members) {
+Json led(const ConfigMembers& members) {
   auto c = led_config(members.keys<LedKeys>());
   return to_json(c);
 }
-Json bigbird_pegasus(const HubMembers& members) {
+Json bigbird_pegasus(const ConfigMembers& members) {
   auto c = bigbird_pegasus_config(members.keys<BigBirdPegasusKeys>());
   return to_json(c);
 }
@@ -51,7 +51,7 @@ const CheckpointFormat& format_of(const Json& fields) {
   return fields["tie_embedding"].boolean() ? tied : untied;
 }
 
-constexpr HubClass classes[] = {
+constexpr HubArchitecture classes[] = {
     {"ForConditionalGeneration", HubTask::sequence},
     {"Model", HubTask::hidden},
 };

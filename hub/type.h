@@ -26,7 +26,7 @@ enum class HubTask : uint8_t {
 };
 
 /// A class of the package transformers whose checkpoints are read.
-struct HubClass {
+struct HubArchitecture {
   std::string_view name;  ///< without the name of the type: "ForMaskedLM"
   HubTask task;
   /// Names of parameters of its head that differ from those of the type's format.
@@ -35,7 +35,7 @@ struct HubClass {
 };
 
 /// The members of a config.json while they become the fields of a model.
-struct HubMembers {
+struct ConfigMembers {
   const Json& given;
   const std::string& file;  ///< for messages
   HubTask task = HubTask::hidden;
@@ -62,10 +62,10 @@ struct HubType {
   std::string_view name;        ///< the value of model_type: "bert"
   std::string_view class_name;  ///< with which the names of its classes begin: "Bert"
   std::string_view model;       ///< the value of --model: "blockbert"
-  std::span<const HubClass> classes;
+  std::span<const HubArchitecture> classes;
   const CheckpointFormat* format;
   /// Returns the fields of the model with the head that the members ask for.
-  Json (*fields)(const HubMembers& members);
+  Json (*fields)(const ConfigMembers& members);
   /// Returns the members of a model with these fields. Throws ValueError if it cannot have them;
   /// what it does not look at, the fields of the result tell.
   Json (*members)(const Json& fields);

@@ -49,7 +49,7 @@ ClassNames::ClassNames(const HubFolder& folder) : format(folder.format()) {
     }
   };
   for (const NamePair& pair : format.heads) add(pair.theirs);
-  for (const HubClass& c : folder.type->classes) {
+  for (const HubArchitecture& c : folder.type->classes) {
     for (const NamePair& pair : c.heads) add(pair.theirs);
   }
   format.heads = heads;

@@ -102,7 +102,7 @@ void visit_sizes(auto& v, auto& config) {
 
 /// Visits the fields of encoder-decoders whose decoder may have sizes and tables of its own.
 void visit_target(auto& v, auto& config) {
-  v("target_n_layer", config.target_n_layer, range::not_negative,
+  v("target_n_layer", config.target_n_layer, range::between(0, range::count.high),
     "layers of the decoder; 0: n_layer");
   v("target_n_head", config.target_n_head, range::not_negative,
     "attention heads of the decoder; 0: n_head");

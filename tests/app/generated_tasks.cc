@@ -194,7 +194,7 @@ TEST(GeneratedTasks, SayWhichModelTheyNeed) {
   EXPECT_TRUE(contains(refusal("copy-memory", "longformer:small"), "copy-memory is for decoders"));
   EXPECT_TRUE(contains(refusal("needle-qa", "transformer:tiny"), "model.span_head=true"));
   EXPECT_TRUE(contains(refusal("needle-qa", "longformer:small"), "model.span_head=true"));
-  EXPECT_TRUE(contains(refusal("marker", "transformer:tiny"), "choose an encoder"));
+  EXPECT_TRUE(contains(refusal("marker", "sparse_transformer:tiny"), "choose an encoder"));
   EXPECT_TRUE(contains(refusal("marker", "bp_encoder:tiny"), "model.classes: got 3; expected 1"));
 }
 

@@ -57,7 +57,7 @@ class Tokenizer {
   virtual WordRole word_role(int32_t id) const;
 
   /// Returns the ids of pieces().
-  std::vector<int32_t> encode(std::string_view text) const;
+  virtual std::vector<int32_t> encode(std::string_view text) const;
   /// Returns word_role() of every id.
   std::vector<WordRole> word_roles() const;
   const SpecialIds& special() const { return special_; }
@@ -68,6 +68,7 @@ class Tokenizer {
  protected:
   /// Sets hash().
   void set_hash(std::string_view kind, std::string_view content);
+  void set_special(const SpecialIds& special) { special_ = special; }
   /// Sets special() from the customary names.
   void find_special();
   /// Throws ValueError that names the kind unless `id` is in the vocabulary.

@@ -7,9 +7,9 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/json.h"
-#include "data/tokenizers/byte_level.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/byte_level.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

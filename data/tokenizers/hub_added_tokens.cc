@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "data/tokenizers/package_classes.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/package_classes.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

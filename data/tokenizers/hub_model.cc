@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "data/tokenizers/piece_trie.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

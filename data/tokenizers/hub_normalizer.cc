@@ -7,11 +7,11 @@
 
 #include "core/error.h"
 #include "data/io/base64.h"
-#include "data/tokenizers/charsmap.h"
-#include "data/tokenizers/normal_forms.h"
-#include "data/tokenizers/package_classes.h"
-#include "data/tokenizers/package_unicode.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/charsmap.h"
+#include "data/unicode/normal_forms.h"
+#include "data/unicode/package_classes.h"
+#include "data/unicode/package_unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

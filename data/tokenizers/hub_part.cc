@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

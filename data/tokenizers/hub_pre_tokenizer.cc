@@ -3,10 +3,10 @@
 #include <array>
 #include <utility>
 
-#include "data/tokenizers/byte_level.h"
-#include "data/tokenizers/package_classes.h"
-#include "data/tokenizers/package_unicode.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/byte_level.h"
+#include "data/unicode/package_classes.h"
+#include "data/unicode/package_unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

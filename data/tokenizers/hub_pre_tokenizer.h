@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizers/aligned_text.h"
 #include "data/tokenizers/hub_part.h"
+#include "data/unicode/aligned_text.h"
 
 namespace longspan {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "core/error.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

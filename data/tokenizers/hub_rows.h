@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizers/aligned_text.h"
+#include "data/tokenizers/hub_encoding.h"
 #include "data/tokenizers/hub_processor.h"
-#include "data/tokenizers/hub_tokenizer.h"
+#include "data/unicode/aligned_text.h"
 
 namespace longspan {
 

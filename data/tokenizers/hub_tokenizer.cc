@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/tokenizers/byte_level.h"
 #include "data/tokenizers/hub_added_tokens.h"
 #include "data/tokenizers/hub_model.h"
 #include "data/tokenizers/hub_pre_tokenizer.h"
 #include "data/tokenizers/hub_processor.h"
 #include "data/tokenizers/hub_rows.h"
-#include "data/tokenizers/unicode.h"
 #include "data/tokenizers/word_cache.h"
+#include "data/unicode/byte_level.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
@@ -374,27 +374,6 @@ Json HubTokenizer::json() const {
   members.insert(members.end(), pipeline_->parts().begin(), pipeline_->parts().end());
   members.push_back({"model", pipeline_->model().json()});
   return members;
-}
-
-std::vector<TextSpan> in_code_points(std::string_view text, std::span<const TextSpan> spans) {
-  std::vector<int64_t> places(text.size() + 1);
-  int64_t count = -1;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const bool begins = (static_cast<uint8_t>(text[at]) & 0xC0) != 0x80;
-    if (begins || at == 0) ++count;
-    places[at] = count;
-  }
-  places[text.size()] = count + 1;
-  std::vector<TextSpan> out;
-  out.reserve(spans.size());
-  const auto last = static_cast<int64_t>(text.size());
-  for (const TextSpan& span : spans) {
-    const auto place = [&](int64_t byte) {
-      return places[static_cast<size_t>(std::clamp<int64_t>(byte, 0, last))];
-    };
-    out.push_back({place(span.begin), place(span.end)});
-  }
-  return out;
 }
 
 }  // namespace longspan

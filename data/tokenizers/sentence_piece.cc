@@ -10,7 +10,7 @@
 #include "data/io/files.h"
 #include "data/tokenizers/sentence_piece_model.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

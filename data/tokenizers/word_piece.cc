@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "data/io/files.h"
-#include "data/tokenizers/package_unicode.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/package_unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures, code point by code point, what each component of the package tokenizers knows of Unicode,
-and writes it as data/tokenizers/package_unicode.cc and package_classes.cc.
+and writes it as data/unicode/package_unicode.cc and package_classes.cc.
 
     .venv/bin/python unicode_tables.py           # writes the files again
     .venv/bin/python unicode_tables.py --check   # measures again and compares
@@ -17,7 +17,7 @@ import unicodedata
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "data" / "tokenizers"
+OUT = pathlib.Path(__file__).resolve().parents[2] / "data" / "unicode"
 ABOUT = {
     "letters": "\\p{L} of the regular expression of byte-level BPE.",
     "numbers": "\\p{N} of it.",
@@ -255,14 +255,14 @@ def source():
     return NOTICE + HEAD + "// clang-format off\n" + "\n".join(tables) + "// clang-format on\n" + TAIL.replace("ADDS", adds)
 
 
-HEAD = """#include "data/tokenizers/package_unicode.h"
+HEAD = """#include "data/unicode/package_unicode.h"
 
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <iterator>
 
-#include "data/tokenizers/code_point_table.h"
+#include "data/unicode/code_point_table.h"
 
 namespace longspan {
 namespace {
@@ -306,9 +306,9 @@ int package_combining_class(char32_t code_point) {
 
 }  // namespace longspan
 """
-CLASS_HEAD = """#include "data/tokenizers/package_classes.h"
+CLASS_HEAD = """#include "data/unicode/package_classes.h"
 
-#include "data/tokenizers/code_point_table.h"
+#include "data/unicode/code_point_table.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 
 namespace longspan {
 
-// More of what the package tokenizers knows of Unicode (data/tokenizers/package_unicode.h): what
+// More of what the package tokenizers knows of Unicode (data/unicode/package_unicode.h): what
 // the components of a tokenizer.json need besides.
 
 /// Classes of a code point, as bits. Those from `joining` on tell which characters are one extended

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "data/tokenizers/aligned_text.h"
+#include "data/unicode/aligned_text.h"
 
 namespace longspan {
 

@@ -1,7 +1,7 @@
-#include "data/tokenizers/byte_level.h"
+#include "data/unicode/byte_level.h"
 
-#include "data/tokenizers/package_unicode.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/package_unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 

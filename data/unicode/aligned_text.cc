@@ -1,6 +1,6 @@
-#include "data/tokenizers/aligned_text.h"
+#include "data/unicode/aligned_text.h"
 
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizers/aligned_text.h"
+#include "data/unicode/aligned_text.h"
 
 namespace longspan {
 

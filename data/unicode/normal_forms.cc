@@ -1,4 +1,4 @@
-#include "data/tokenizers/normal_forms.h"
+#include "data/unicode/normal_forms.h"
 
 #include <utf8proc.h>
 
@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizers/package_classes.h"
-#include "data/tokenizers/package_unicode.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/package_classes.h"
+#include "data/unicode/package_unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

@@ -1,11 +1,11 @@
-#include "data/tokenizers/charsmap.h"
+#include "data/unicode/charsmap.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
-#include "data/tokenizers/package_classes.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/package_classes.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

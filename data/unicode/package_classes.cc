@@ -1,9 +1,9 @@
 // Made by tests/oracles/unicode_tables.py, which asks each component of the package tokenizers
 // 0.23.3 (Apache License 2.0) about every code point. The answers are properties in the Unicode
 // Character Database of several releases, (c) Unicode, Inc., https://www.unicode.org/license.txt.
-#include "data/tokenizers/package_classes.h"
+#include "data/unicode/package_classes.h"
 
-#include "data/tokenizers/code_point_table.h"
+#include "data/unicode/code_point_table.h"
 
 namespace longspan {
 namespace {

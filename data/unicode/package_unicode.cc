@@ -1,14 +1,14 @@
 // Made by tests/oracles/unicode_tables.py, which asks each component of the package tokenizers
 // 0.23.3 (Apache License 2.0) about every code point. The answers are properties in the Unicode
 // Character Database of several releases, (c) Unicode, Inc., https://www.unicode.org/license.txt.
-#include "data/tokenizers/package_unicode.h"
+#include "data/unicode/package_unicode.h"
 
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <iterator>
 
-#include "data/tokenizers/code_point_table.h"
+#include "data/unicode/code_point_table.h"
 
 namespace longspan {
 namespace {

@@ -90,15 +90,19 @@ HubAddedTokens::HubAddedTokens(const Json& list, const HubModel& model,
 
 void HubAddedTokens::index(const HubNormalizer& normalizer, bool special_in_text) {
   AlignedText text, spare;
+  for (HubAddedToken& token : all_) {
+    text.assign(token.content, 0, false);
+    if (token.normalized) normalizer.apply(text, spare);
+    token.shown = text.bytes;
+  }
   for (const bool special : {true, false}) {  // of equal patterns the first one counts
     if (special && !special_in_text) continue;
     for (size_t i = 0; i < all_.size(); ++i) {
       if (all_[i].special != special) continue;
-      text.assign(all_[i].content, 0, false);
-      if (all_[i].normalized) normalizer.apply(text, spare);
       Finder& finder = finders_[all_[i].normalized ? 1 : 0];
-      if (text.bytes.empty() || finder.patterns.find(text.bytes) >= 0) continue;
-      finder.patterns.add(text.bytes, static_cast<int64_t>(finder.tokens.size()));
+      const std::string& pattern = all_[i].shown;
+      if (pattern.empty() || finder.patterns.find(pattern) >= 0) continue;
+      finder.patterns.add(pattern, static_cast<int64_t>(finder.tokens.size()));
       finder.tokens.push_back(static_cast<int32_t>(i));
     }
   }

@@ -16,6 +16,7 @@ namespace longspan {
 /// A token that is found in a text before everything else.
 struct HubAddedToken {
   std::string content;
+  std::string shown = {};  ///< what it is decoded to: the content, normalized if the token is
   int32_t id = 0;
   bool special = false;
   bool normalized = false;           ///< found in the normalized text, and normalized itself

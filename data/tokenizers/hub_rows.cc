@@ -63,29 +63,25 @@ std::vector<int64_t> room_of(const std::vector<std::vector<HubToken>>& texts, in
   return sizes;
 }
 
-/// Number of characters of a token, from its begin or its end, that are spaces.
-std::pair<int64_t, int64_t> spaces_around(std::string_view token) {
-  int64_t leading = 0, trailing = 0;
-  bool only = true;
-  for (size_t at = 0; at < token.size();) {
-    const CodePoint c = code_point(token, at);
-    at += static_cast<size_t>(c.length);
-    const bool space = c.value == 0x120 || is_white_space(c.value);
-    only = only && space;
-    leading += only ? 1 : 0;
-    trailing = space ? trailing + 1 : 0;
+/// Returns the source of a token without spaces at its ends. The package counts them in characters
+/// of the token, and leaves out as many of the source.
+TextSpan trimmed(const HubToken& token, std::pair<int32_t, int32_t> spaces, std::string_view text,
+                 bool keeps_one) {
+  const auto size = static_cast<int64_t>(text.size());
+  TextSpan span{std::min<int64_t>(token.source.begin, size),
+                std::min<int64_t>(token.source.end, size)};
+  auto [leading, trailing] = spaces;
+  if (leading == 1 && keeps_one) leading = 0;
+  for (; leading > 0 && span.begin < span.end; --leading) {
+    span.begin += code_point(text, static_cast<size_t>(span.begin)).length;
   }
-  return {leading, trailing};
-}
-
-TextSpan trimmed(const HubToken& token, std::string_view spelled, bool first, bool prefixed) {
-  TextSpan span{token.source.begin, token.source.end};
-  auto [leading, trailing] = spaces_around(spelled);
-  if (leading > 0) {
-    if (prefixed && (first || span.begin == 0)) --leading;
-    span.begin = std::min(span.begin + leading, span.end);
+  span.begin = std::min(span.begin, span.end);
+  for (; trailing > 0 && span.end > span.begin; --trailing) {
+    --span.end;
+    while (span.end > span.begin &&
+           (static_cast<uint8_t>(text[static_cast<size_t>(span.end)]) & 0xC0) == 0x80)
+      --span.end;
   }
-  if (trailing > 0 && span.end >= trailing) span.end = std::max(span.end - trailing, span.begin);
   return span;
 }
 
@@ -117,11 +113,25 @@ void pad(HubEncoding& row, const HubEncodeOptions& o, const HubPadding& padding)
 
 }  // namespace
 
+std::pair<int32_t, int32_t> spaces_around(std::string_view token) {
+  int32_t leading = 0, trailing = 0;
+  bool only = true;
+  for (size_t at = 0; at < token.size();) {
+    const CodePoint c = code_point(token, at);
+    at += static_cast<size_t>(c.length);
+    const bool space = c.value == 0x120 || is_white_space(c.value);
+    only = only && space;
+    leading += only ? 1 : 0;
+    trailing = space ? trailing + 1 : 0;
+  }
+  return {leading, trailing};
+}
+
 std::vector<HubEncoding> make_hub_rows(std::vector<std::vector<HubToken>> texts,
                                        const HubProcessor& processor,
                                        const HubEncodeOptions& options, const HubPadding& padding,
                                        const std::function<std::string_view(int32_t)>& spelled,
-                                       bool all) {
+                                       const HubSource& source, bool all) {
   const bool pair = texts.size() > 1;
   require(options.max_length >= 0 && options.pad_to >= 0 && options.pad_multiple >= 0, kOp,
           "a row of {} tokens, padded to {} and a multiple of {}; expected no negative numbers",
@@ -159,9 +169,13 @@ std::vector<HubEncoding> make_hub_rows(std::vector<std::vector<HubToken>> texts,
       const Tokens tokens = parts[text][std::min(r, parts[text].size() - 1)];
       for (size_t i = 0; i < tokens.size(); ++i) {
         const HubToken& t = tokens[i];
-        const TextSpan span = processor.trims()
-                                  ? trimmed(t, spelled(t.id), i == 0, processor.prefixed())
-                                  : TextSpan{t.source.begin, t.source.end};
+        TextSpan span{t.source.begin, t.source.end};
+        if (processor.trims()) {
+          const std::pair<int32_t, int32_t> spaces =
+              t.counted ? std::pair{t.leading, t.trailing} : spaces_around(spelled(t.id));
+          const bool keeps_one = processor.prefixed() && (i == 0 || span.begin == 0);
+          span = trimmed(t, spaces, source(text, t.word), keeps_one);
+        }
         add(rows[r], t.id, part.type < 0 ? part.sequence : part.type, part.sequence, t.word, span,
             1);
       }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -53,6 +54,7 @@ class HubTokenizer::Pipeline {
     processor_ = HubProcessor(part_of("post_processor"), limit_, issues);
     file_options_ = read_file_options(part_of("truncation"), part_of("padding"), issues);
     issues.raise(name);
+    counts_spaces_ = processor_.trims() && model_->kind() == "Unigram";
     require<IoError>(limit_ > 0, kOp, "{} has no tokens", name);
   }
 
@@ -82,7 +84,7 @@ class HubTokenizer::Pipeline {
         continue;
       }
       add_token(part.token, {static_cast<uint32_t>(part.begin), static_cast<uint32_t>(part.end)},
-                work);
+                text.substr(part.begin, part.end - part.begin), work);
     }
   }
 
@@ -102,7 +104,7 @@ class HubTokenizer::Pipeline {
 
   /// Returns how an id is spelled; nothing for ids within a gap.
   std::optional<std::string_view> spelling(int32_t id) const {
-    if (const HubAddedToken* added = added_.find(id)) return added->content;
+    if (const HubAddedToken* added = added_.find(id)) return added->shown;
     if (model_->tokens().has(id)) return model_->tokens().token(id);
     return {};
   }
@@ -154,10 +156,12 @@ class HubTokenizer::Pipeline {
     std::unique_ptr<Work> work;
   };
 
-  void add_token(int32_t index, SourceBytes source, Work& work) const {
+  void add_token(int32_t index, SourceBytes source, std::string_view found, Work& work) const {
     const int32_t word = work.word >= 0 ? work.word : work.next_word;
     ++work.next_word;
-    work.out->push_back({added_.all()[static_cast<size_t>(index)].id, word, source, true});
+    const auto [leading, trailing] = spaces_around(found);
+    work.out->push_back(
+        {added_.all()[static_cast<size_t>(index)].id, word, source, true, true, leading, trailing});
   }
 
   void encode_section(std::string_view text, size_t begin, Work& work) const {
@@ -171,7 +175,8 @@ class HubTokenizer::Pipeline {
     const AlignedText& all = work.normalized;
     for (const HubAddedTokens::Part& part : work.parts) {
       if (part.token >= 0) {
-        add_token(part.token, all.source(part.begin, part.end), work);
+        add_token(part.token, all.source(part.begin, part.end),
+                  std::string_view(all.bytes).substr(part.begin, part.end - part.begin), work);
         continue;
       }
       changed.bytes.assign(all.bytes, part.begin, part.end - part.begin);
@@ -198,10 +203,27 @@ class HubTokenizer::Pipeline {
       bool starts = true;
       for (const HubPiece& piece : tokens_of(bytes, work)) {
         const SourceBytes source = text.source(word.begin + piece.begin, word.begin + piece.end);
-        work.out->push_back({piece.id, index, source, starts});
+        work.out->push_back(
+            {.id = piece.id, .word = index, .source = source, .starts_word = starts});
+        if (counts_spaces_)
+          count_spaces(bytes.substr(piece.begin, piece.end - piece.begin), work.out->back());
         starts = false;
       }
     }
+  }
+
+  /// Counts the spaces of a token of Unigram, which the package knows by its text.
+  void count_spaces(std::string_view text, HubToken& token) const {
+    token.counted = true;
+    if (!pre_tokenizer_.bytes_last()) {
+      std::tie(token.leading, token.trailing) = spaces_around(text);
+      return;
+    }
+    const size_t first = std::min(text.find_first_not_of(' '), text.size());
+    const size_t last = text.find_last_not_of(' ');
+    token.leading = static_cast<int32_t>(first);
+    token.trailing =
+        static_cast<int32_t>(last == std::string_view::npos ? text.size() : text.size() - last - 1);
   }
 
   std::span<const HubPiece> tokens_of(std::string_view word, Work& work) const {
@@ -218,8 +240,9 @@ class HubTokenizer::Pipeline {
       const size_t first = out.size();
       model_->tokenize(work.spelled, out);
       for (size_t i = first; i < out.size(); ++i) {
+        const bool some = out[i].end > out[i].begin;
+        out[i].end = some ? work.places[out[i].end - 1] + 1 : work.places[out[i].end];
         out[i].begin = work.places[out[i].begin];
-        out[i].end = work.places[out[i].end];
       }
     };
     if (word.size() <= WordCache::longest_word) return work.cache.find(word, make);
@@ -238,6 +261,7 @@ class HubTokenizer::Pipeline {
   HubProcessor processor_;
   HubEncodeOptions file_options_;
   int64_t limit_ = 0;
+  bool counts_spaces_ = false;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Work>> free_;
 };
@@ -298,6 +322,7 @@ int32_t HubTokenizer::find(std::string_view token) const { return pipeline_->fin
 
 std::string HubTokenizer::token(int32_t id) const {
   require_id(id);
+  if (const HubAddedToken* added = pipeline_->added().find(id)) return added->content;
   return std::string(pipeline_->spelling(id).value_or(""));
 }
 
@@ -317,17 +342,12 @@ WordRole HubTokenizer::word_role(int32_t id) const {
 
 HubEncoding HubTokenizer::encode_text(std::string_view text,
                                       const HubEncodeOptions& options) const {
-  std::vector<HubToken> tokens;
-  pipeline_->encode(text, true, -1, tokens);
-  return std::move(rows({std::move(tokens)}, options, false)[0]);
+  return std::move(rows({text}, options, false)[0]);
 }
 
 HubEncoding HubTokenizer::encode_pair(std::string_view first, std::string_view second,
                                       const HubEncodeOptions& options) const {
-  std::vector<HubToken> a, b;
-  pipeline_->encode(first, true, -1, a);
-  pipeline_->encode(second, true, -1, b);
-  return std::move(rows({std::move(a), std::move(b)}, options, false)[0]);
+  return std::move(rows({first, second}, options, false)[0]);
 }
 
 HubEncoding HubTokenizer::encode_words(std::span<const std::string> words,
@@ -336,29 +356,37 @@ HubEncoding HubTokenizer::encode_words(std::span<const std::string> words,
   for (size_t i = 0; i < words.size(); ++i) {
     pipeline_->encode(words[i], true, static_cast<int32_t>(i), tokens);
   }
-  return std::move(rows({std::move(tokens)}, options, false)[0]);
+  const auto source = [&](size_t, int32_t word) -> std::string_view {
+    return words[static_cast<size_t>(word)];
+  };
+  return std::move(made_rows({std::move(tokens)}, options, source, false)[0]);
 }
 
 std::vector<HubEncoding> HubTokenizer::windows(std::string_view text,
                                                const HubEncodeOptions& options) const {
-  std::vector<HubToken> tokens;
-  pipeline_->encode(text, true, -1, tokens);
-  return rows({std::move(tokens)}, options, true);
+  return rows({text}, options, true);
 }
 
 std::vector<HubEncoding> HubTokenizer::windows(std::string_view first, std::string_view second,
                                                const HubEncodeOptions& options) const {
-  std::vector<HubToken> a, b;
-  pipeline_->encode(first, true, -1, a);
-  pipeline_->encode(second, true, -1, b);
-  return rows({std::move(a), std::move(b)}, options, true);
+  return rows({first, second}, options, true);
 }
 
-std::vector<HubEncoding> HubTokenizer::rows(std::vector<std::vector<HubToken>> texts,
+std::vector<HubEncoding> HubTokenizer::rows(const std::vector<std::string_view>& texts,
                                             const HubEncodeOptions& options, bool all) const {
+  std::vector<std::vector<HubToken>> tokens(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) pipeline_->encode(texts[i], true, -1, tokens[i]);
+  return made_rows(
+      std::move(tokens), options, [&](size_t i, int32_t) { return texts[i]; }, all);
+}
+
+std::vector<HubEncoding> HubTokenizer::made_rows(
+    std::vector<std::vector<HubToken>> texts, const HubEncodeOptions& options,
+    const std::function<std::string_view(size_t, int32_t)>& source, bool all) const {
   const HubPadding padding{pad_id(), 0};
   const auto spelled = [this](int32_t id) { return pipeline_->spelling(id).value_or(""); };
-  return make_hub_rows(std::move(texts), pipeline_->processor(), options, padding, spelled, all);
+  return make_hub_rows(std::move(texts), pipeline_->processor(), options, padding, spelled, source,
+                       all);
 }
 
 int64_t HubTokenizer::added_tokens(bool pair) const { return pipeline_->processor().added(pair); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -87,8 +88,12 @@ class HubTokenizer : public Tokenizer {
 
  private:
   class Pipeline;
-  std::vector<HubEncoding> rows(std::vector<std::vector<HubToken>> texts,
+  std::vector<HubEncoding> rows(const std::vector<std::string_view>& texts,
                                 const HubEncodeOptions& options, bool all) const;
+  std::vector<HubEncoding> made_rows(std::vector<std::vector<HubToken>> texts,
+                                     const HubEncodeOptions& options,
+                                     const std::function<std::string_view(size_t, int32_t)>& source,
+                                     bool all) const;
 
   std::unique_ptr<Pipeline> pipeline_;
 };

@@ -215,6 +215,8 @@ class HubTokenizer::Pipeline {
   /// Counts the spaces of a token of Unigram, which the package knows by its text.
   void count_spaces(std::string_view text, HubToken& token) const {
     token.counted = true;
+    const std::string_view spelled = model_->tokens().token(token.id);
+    if (spelled != text && spelled.size() == 6 && spelled.starts_with("<0x")) return;  // a byte
     if (!pre_tokenizer_.bytes_last()) {
       std::tie(token.leading, token.trailing) = spaces_around(text);
       return;

@@ -1,4 +1,4 @@
-// hub_ids FOLDER LINES.json [special] [text] [file] [skip]: prints what the tokenizer of a hub
+// hub_ids FOLDER LINES.json [special] [text] [file] [skip] [NAME=VALUE...]: prints what the tokenizer of a hub
 // folder makes of each text of an array, or of each pair of texts, one JSON object a line.
 // `special`: with the tokens of the template; `text`: names of special tokens are text; `file`:
 // truncated and padded as tokenizer.json says; `skip`: decoded without special tokens. For
@@ -26,7 +26,16 @@ Json array_of(const std::vector<T>& values) {
 int print(int argc, char** argv) {
   const std::set<std::string> flags(argv + 3, argv + argc);
   const auto has = [&](const char* name) { return flags.count(name) != 0; };
-  const auto tokenizer = open_hub_tokenizer(argv[1], {.special_in_text = !has("text")});
+  HubOptions how{.special_in_text = !has("text")};
+  for (const std::string& flag : flags) {
+    const size_t equals = flag.find('=');
+    if (equals != std::string::npos) how.settings[flag.substr(0, equals)] = flag.substr(equals + 1);
+  }
+  const auto tokenizer = open_hub_tokenizer(argv[1], how);
+  if (argv[2] == std::string("write")) {
+    write_hub_tokenizer(*tokenizer, argv[3]);
+    return 0;
+  }
   HubEncodeOptions options;
   if (has("file")) options = tokenizer->file_options();
   options.special = has("special");

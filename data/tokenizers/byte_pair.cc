@@ -67,6 +67,27 @@ class BytePairs : public Tokenizer {
     return text;
   }
 
+  Json hub_file() const override {
+    Members vocabulary;
+    for (size_t id = 0; id < tokens_.size(); ++id) vocabulary.push_back({tokens_[id], id});
+    std::vector<std::pair<int32_t, uint64_t>> sorted;
+    for (const auto& [pair, merge] : merges_) sorted.emplace_back(merge.rank, pair);
+    std::sort(sorted.begin(), sorted.end());
+    Json::Array merges;
+    for (const auto& [rank, pair] : sorted) {
+      merges.push_back(Json::Array{Json(tokens_[pair >> 32]), Json(tokens_[pair & 0xFFFFFFFF])});
+    }
+    const Json level = Members{{"type", "ByteLevel"},
+                               {"add_prefix_space", options_.prefix_space},
+                               {"trim_offsets", true},
+                               {"use_regex", true}};
+    return Members{{"added_tokens", hub_special_tokens()},
+                   {"pre_tokenizer", level},
+                   {"decoder", level},
+                   {"model", Members{{"type", "BPE"},
+                                     {"vocab", std::move(vocabulary)},
+                                     {"merges", std::move(merges)}}}};
+  }
   int64_t vocabulary() const override { return static_cast<int64_t>(tokens_.size()); }
   int32_t find(std::string_view token) const override {
     const auto at = ids_.find(std::string(token));

@@ -503,38 +503,6 @@ std::pair<Json::Array, int64_t> pieces_of(const SentencePieceParts& parts, const
   return {std::move(all), unknown};
 }
 
-/// The merges of a BPE model of SentencePiece: all pairs of pieces that are pieces together, in the
-/// order of the ids of what they make.
-Json::Array merges_of(const SentencePieceParts& parts) {
-  std::map<std::string, int64_t> ids;
-  for (size_t i = 0; i < parts.pieces.size(); ++i)
-    ids[parts.pieces[i].text] = static_cast<int64_t>(i);
-  struct Merge {
-    int64_t made, length_left, length_right, left, right;
-    std::string a, b;
-  };
-  std::vector<Merge> all;
-  for (const auto& [text, id] : ids) {
-    int64_t count = 0, total = 0;
-    for (size_t at = 0; at < text.size(); ++total)
-      at += static_cast<size_t>(code_point(text, at).length);
-    for (size_t at = 0; at < text.size();) {
-      at += static_cast<size_t>(code_point(text, at).length);
-      ++count;
-      const auto a = ids.find(text.substr(0, at)), b = ids.find(text.substr(at));
-      if (at == text.size() || a == ids.end() || b == ids.end()) continue;
-      all.push_back({id, count, total - count, a->second, b->second, a->first, b->first});
-    }
-  }
-  std::sort(all.begin(), all.end(), [](const Merge& x, const Merge& y) {
-    return std::tie(x.made, x.length_left, x.length_right) <
-           std::tie(y.made, y.length_left, y.length_right);
-  });
-  Json::Array merges;
-  for (const Merge& m : all) merges.push_back(Json::Array{Json(m.a), Json(m.b)});
-  return merges;
-}
-
 Json sentence_piece_file(const Folder& folder, const std::string& path) {
   require(
       !folder.family().empty(), kOp,
@@ -558,23 +526,24 @@ Json sentence_piece_file(const Folder& folder, const std::string& path) {
             "offset of {} is {}; expected a number of ids", folder.path(), shown(*given));
     offset = given->integer();
   }
+  Json model;
   if (pairs) {
     Members vocabulary;
     for (size_t i = 0; i < parts.pieces.size(); ++i)
       vocabulary.push_back({parts.pieces[i].text, i});
-    return file_with(Members{{"type", "BPE"},
-                             {"unk_token", content_of(c.tokens.at("unk_token"))},
-                             {"fuse_unk", true},
-                             {"vocab", std::move(vocabulary)},
-                             {"merges", merges_of(parts)}},
-                     c);
+    model = Members{{"type", "BPE"},
+                    {"unk_token", content_of(c.tokens.at("unk_token"))},
+                    {"fuse_unk", true},
+                    {"vocab", std::move(vocabulary)},
+                    {"merges", sentence_piece_merges(parts)}};
+  } else {
+    auto [pieces, unknown] = pieces_of(parts, c, offset);
+    model = Members{{"type", "Unigram"}, {"unk_id", unknown}, {"vocab", std::move(pieces)}};
   }
-  auto [pieces, unknown] = pieces_of(parts, c, offset);
-  Draft draft(file_with(
-      Members{{"type", "Unigram"}, {"unk_id", unknown}, {"vocab", std::move(pieces)}}, c));
+  Draft draft(file_with(std::move(model), c));
   for (const SentencePieceParts::Piece& piece : parts.pieces) {
-    if (piece.kind == 3 || piece.kind == 4)
-      draft.add(Members{{"content", piece.text}, {"normalized", false}}, piece.kind == 3);
+    if (piece.kind != 3 && piece.kind != 4) continue;
+    draft.add(Members{{"content", piece.text}, {"normalized", false}}, piece.kind == 3);
   }
   return draft.json();
 }

@@ -78,6 +78,7 @@ class HubTokenizer : public Tokenizer {
   const HubEncodeOptions& file_options() const;
   /// The tokenizer as a tokenizer.json.
   Json json() const;
+  Json hub_file() const override { return json(); }
 
   /// Reads a whole tokenizer.json; `name` is that of the file for messages. Throws IoError that
   /// lists everything that is not implemented or wrong. `special_in_text`: names of special tokens

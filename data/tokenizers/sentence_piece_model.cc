@@ -1,8 +1,11 @@
 #include "data/tokenizers/sentence_piece_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -165,6 +168,36 @@ SentencePieceParts read_sentence_piece_parts(std::string_view model, const std::
     }
   }
   return parts;
+}
+
+Json sentence_piece_merges(const SentencePieceParts& parts) {
+  std::map<std::string, int64_t> ids;
+  for (size_t i = 0; i < parts.pieces.size(); ++i)
+    ids[parts.pieces[i].text] = static_cast<int64_t>(i);
+  struct Merge {
+    int64_t made, length_left, length_right, left, right;
+    std::string a, b;
+  };
+  std::vector<Merge> all;
+  for (const auto& [text, id] : ids) {
+    int64_t count = 0, total = 0;
+    for (size_t at = 0; at < text.size(); ++total)
+      at += static_cast<size_t>(code_point(text, at).length);
+    for (size_t at = 0; at < text.size();) {
+      at += static_cast<size_t>(code_point(text, at).length);
+      ++count;
+      const auto a = ids.find(text.substr(0, at)), b = ids.find(text.substr(at));
+      if (at == text.size() || a == ids.end() || b == ids.end()) continue;
+      all.push_back({id, count, total - count, a->second, b->second, a->first, b->first});
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Merge& x, const Merge& y) {
+    return std::tie(x.made, x.length_left, x.length_right) <
+           std::tie(y.made, y.length_left, y.length_right);
+  });
+  Json::Array merges;
+  for (const Merge& m : all) merges.push_back(Json::Array{Json(m.a), Json(m.b)});
+  return merges;
 }
 
 }  // namespace longspan

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/io/json.h"
+
 namespace longspan {
 
 /// The longest piece, in bytes. The library descends once for each byte of a piece, on the stack.
@@ -38,5 +40,9 @@ struct SentencePieceParts {
 /// Reads a model file for which require_sound_sentence_pieces() holds. Throws IoError if it is cut
 /// off or a piece is no UTF-8.
 SentencePieceParts read_sentence_piece_parts(std::string_view model, const std::string& path);
+
+/// Returns the merges of a BPE model, as in a tokenizer.json: all pairs of pieces that are a piece
+/// together, in the order of its ids.
+Json sentence_piece_merges(const SentencePieceParts& parts);
 
 }  // namespace longspan

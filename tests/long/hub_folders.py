@@ -112,7 +112,10 @@ def refused(name, folder, member):
     remedies = re.findall(r"--tokenizer-setting (\w+)=(\w+)", message)
     first = [x for x in remedies if x[0] == member] or remedies[:1]
     settings = {k: json.loads(v) if v in ("true", "false", "null") else v for k, v in first}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **settings)
+    if "tokenizer_class" in settings:
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **settings)
     report(name, differs(folder, tokenizer, *[f"{k}={v}" for k, v in first]))
 
 

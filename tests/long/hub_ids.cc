@@ -31,6 +31,10 @@ int print(int argc, char** argv) {
     const size_t equals = flag.find('=');
     if (equals != std::string::npos) how.settings[flag.substr(0, equals)] = flag.substr(equals + 1);
   }
+  if (argv[2] == std::string("write-own")) {
+    write_hub_tokenizer(*open_tokenizer(argv[1]), argv[3]);
+    return 0;
+  }
   const auto tokenizer = open_hub_tokenizer(argv[1], how);
   if (argv[2] == std::string("write")) {
     write_hub_tokenizer(*tokenizer, argv[3]);

@@ -197,6 +197,10 @@ class Draft {
     for (const JsonMember& member : file.object()) members_.push_back(member);
     const Json* added = file.find("added_tokens");
     if (added != nullptr && added->is_array()) added_ = added->array();
+    if (added != nullptr && !added->is_array() && !added->is_null()) {
+      fail<IoError>(kOp, "tokenizer.json is refused: added_tokens is {}; expected an array",
+                    shown(*added));
+    }
     const Json* model = file.find("model");
     const Json* vocabulary = model == nullptr ? nullptr : model->find("vocab");
     if (vocabulary != nullptr && vocabulary->is_object()) {

@@ -155,7 +155,8 @@ struct SentencePieceTraining {
 std::string train_sentence_pieces(std::string_view text, const SentencePieceTraining& options = {});
 
 /// Opens a tokenizer by name: "bytes", "char27", a SentencePiece file (.model), a WordPiece file
-/// (.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file. Settings in
+/// (.txt), or a folder with tokenizer.json (open_hub_tokenizer()), vocab.json and merges.txt,
+/// vocab.txt or one .model file. Settings in
 /// tokenizer_config.json and config.json, in that folder or beside that file, apply as in the
 /// transformers package (docs/tokenizers.md). Throws ValueError that lists these names for any
 /// other name, and for unsupported settings.

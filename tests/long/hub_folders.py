@@ -157,6 +157,7 @@ def main():
     folder = folder_with(place, "chosen", {"tokenizer.json": cased}, bert)
     report("the class's pipeline is chosen", differs(folder, transformers.AutoTokenizer.from_pretrained(folder), "tokenizer_class=BertTokenizer"))
     written(place)
+    own(place, text)
     shutil.rmtree(place)
     sys.exit(1 if BAD else 0)
 
@@ -173,6 +174,19 @@ def written(place):
         compare(f"written {folder}", target)
         tokenizer = transformers.AutoTokenizer.from_pretrained(target)
         report(f"written {folder}, read from before", differs(source, tokenizer, *settings))
+
+def own(place, text):
+    """What is written of tokenizers that are not of hub folders."""
+    folder_with(place, "own-wordpiece", {"vocab.txt": text / "wordpiece.txt"}, {"do_lower_case": True})
+    folder_with(place, "own-bpe", {"vocab.json": text / "vocab.json", "merges.txt": text / "merges.txt"})
+    for name in ("own-wordpiece", "own-bpe", str(text / "unigram.model"), str(text / "bpe.model"), "bytes"):
+        source = os.path.join(place, name) if name.startswith("own") else name
+        target = os.path.join(place, os.path.basename(name) + "-own")
+        run = subprocess.run([PROGRAM, source, "write-own", target], capture_output=True)
+        if run.returncode != 0:
+            report(f"own {name}", run.stderr.decode(errors="replace"))
+        else:
+            compare(f"own {os.path.basename(name)}", target)
 
 
 main()

@@ -8,7 +8,7 @@
 #include "app/commands.h"
 #include "app/tasks/task_data.h"
 #include "core/error.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 #include "train/log.h"
 
 namespace longspan {

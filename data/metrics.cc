@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

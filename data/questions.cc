@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "data/io/json.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "data/io/files.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan::drawing {
 namespace {

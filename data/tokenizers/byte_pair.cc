@@ -7,60 +7,12 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/json.h"
-#include "data/tokenizers/package_unicode.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/byte_level.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
-
-/// GPT-2 represents each byte by a visible character: visible Latin-1 characters by themselves, the
-/// others by U+0100 and up, in order; a space is U+0120.
-std::array<int32_t, 256> visible_bytes() {
-  std::array<int32_t, 256> visible;
-  int32_t next = 256;
-  for (int32_t byte = 0; byte < 256; ++byte) {
-    const bool is_visible = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
-    visible[static_cast<size_t>(byte)] = is_visible ? byte : next++;
-  }
-  return visible;
-}
-
-/// Returns the end of the pre-token that begins at `begin`, by the regular expression of GPT-2,
-///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-size_t part_end(std::string_view text, size_t begin) {
-  for (const std::string_view end : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
-    if (text.substr(begin, end.size()) == end) return begin + end.size();
-  }
-  enum Kind { letter, number, space, other };
-  const auto kind_at = [&](size_t at, size_t& next) {
-    const CodePoint c = code_point(text, at);
-    next = at + static_cast<size_t>(c.length);
-    const uint8_t properties = package_properties(c.value);
-    return (properties & PackageProperty::letter) != 0   ? letter
-           : (properties & PackageProperty::number) != 0 ? number
-           : is_white_space(c.value)                     ? space
-                                                         : other;
-  };
-  size_t at = begin, next = 0;
-  Kind kind = kind_at(at, next);
-  if (text[at] == ' ' && next < text.size()) {  // one space belongs to what follows
-    const size_t after = next;
-    const Kind following = kind_at(after, next);
-    if (following != space) {
-      kind = following;
-      at = after;
-    }
-  }
-  size_t last = at;  // start of the last character of this kind
-  while (at < text.size() && kind_at(at, next) == kind) {
-    last = at;
-    at = next;
-  }
-  // The last white space belongs to the text that follows, unless it is the only one.
-  const bool keep_one = kind == space && at < text.size() && last > begin;
-  return keep_one ? last : at;
-}
 
 class BytePairs : public Tokenizer {
  public:
@@ -83,7 +35,7 @@ class BytePairs : public Tokenizer {
     const std::string with_space = prefix ? ' ' + std::string(text) : std::string();
     const std::string_view whole = prefix ? std::string_view(with_space) : text;
     for (size_t begin = 0; begin < whole.size();) {
-      const size_t end = part_end(whole, begin);
+      const size_t end = byte_level_end(whole, begin);
       merge(whole.substr(begin, end - begin), static_cast<int64_t>(begin), out);
       begin = end;
     }
@@ -115,6 +67,27 @@ class BytePairs : public Tokenizer {
     return text;
   }
 
+  Json hub_file() const override {
+    Members vocabulary;
+    for (size_t id = 0; id < tokens_.size(); ++id) vocabulary.push_back({tokens_[id], id});
+    std::vector<std::pair<int32_t, uint64_t>> sorted;
+    for (const auto& [pair, merge] : merges_) sorted.emplace_back(merge.rank, pair);
+    std::sort(sorted.begin(), sorted.end());
+    Json::Array merges;
+    for (const auto& [rank, pair] : sorted) {
+      merges.push_back(Json::Array{Json(tokens_[pair >> 32]), Json(tokens_[pair & 0xFFFFFFFF])});
+    }
+    const Json level = Members{{"type", "ByteLevel"},
+                               {"add_prefix_space", options_.prefix_space},
+                               {"trim_offsets", true},
+                               {"use_regex", true}};
+    return Members{{"added_tokens", hub_special_tokens()},
+                   {"pre_tokenizer", level},
+                   {"decoder", level},
+                   {"model", Members{{"type", "BPE"},
+                                     {"vocab", std::move(vocabulary)},
+                                     {"merges", std::move(merges)}}}};
+  }
   int64_t vocabulary() const override { return static_cast<int64_t>(tokens_.size()); }
   int32_t find(std::string_view token) const override {
     const auto at = ids_.find(std::string(token));
@@ -155,7 +128,7 @@ class BytePairs : public Tokenizer {
       token = member.name;
       ids_.emplace(token, static_cast<int32_t>(id));
     }
-    const std::array<int32_t, 256> visible = visible_bytes();
+    const std::array<int32_t, 256> visible = byte_level_characters();
     for (size_t byte = 0; byte < 256; ++byte) {
       std::string token;
       append_utf8(token, visible[byte]);

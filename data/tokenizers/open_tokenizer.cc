@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/json.h"
+#include "data/tokenizers/hub_tokenizer.h"
 #include "data/tokenizers/tokenizer.h"
 
 namespace longspan {
@@ -168,6 +169,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
     return kind_of_path(name + "/" + file, kOp) != PathKind::nothing;
   };
   if (kind_of_path(name, kOp) == PathKind::folder) {
+    if (there("tokenizer.json")) return open_hub_tokenizer(name);
     if (there("vocab.json") && there("merges.txt")) {
       return byte_pairs_of(name);
     }
@@ -175,15 +177,16 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
     const std::string model = only_file(name, ".model");
     if (!model.empty()) return sentence_pieces_of(model, name);
     fail(kOp,
-         "the folder {} has no vocabulary; expected vocab.json and merges.txt, vocab.txt or one "
-         ".model file",
+         "the folder {} has no vocabulary; expected tokenizer.json, vocab.json and merges.txt, "
+         "vocab.txt or one .model file",
          name);
   }
   if (name.ends_with(".model")) return sentence_pieces_of(name, folder_of(name));
   if (name.ends_with(".txt")) return word_pieces_of(name, folder_of(name));
   fail(kOp,
        "got \"{}\"; expected bytes, char27, a SentencePiece file (.model), a WordPiece file "
-       "(.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file",
+       "(.txt), or a folder with tokenizer.json, vocab.json and merges.txt, vocab.txt or one "
+       ".model file",
        name);
 }
 

@@ -8,9 +8,10 @@
 
 #include "core/error.h"
 #include "data/io/files.h"
+#include "data/io/json.h"
 #include "data/tokenizers/sentence_piece_model.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
@@ -86,6 +87,46 @@ class SentencePieces : public Tokenizer {
     return text;
   }
 
+  Json hub_file() const override {
+    const SentencePieceParts parts =
+        read_sentence_piece_parts(processor_.serialized_model_proto(), "the model");
+    const auto require_only = [](bool holds, const char* what) {
+      require(holds, "tokenizer",
+              "a SentencePiece model {} cannot be written as a tokenizer.json with equal ids; open "
+              "its folder as one of a "
+              "class, such as XLMRobertaTokenizer, for what the package makes of it",
+              what);
+    };
+    require_only(parts.rules.empty(),
+                 "with rules for characters (a normalization other than identity)");
+    require_only(!parts.prefix, "that puts a space before texts (add_dummy_prefix)");
+    require_only(!parts.single, "that removes spaces (remove_extra_whitespaces)");
+    require_only(parts.escapes, "that does not write spaces as U+2581");
+    require_only(parts.model == 1 || parts.model == 2, "that is neither unigram nor BPE");
+    Json::Array added = hub_special_tokens().array();
+    for (size_t id = 0; id < parts.pieces.size(); ++id) {
+      const SentencePieceParts::Piece& piece = parts.pieces[id];
+      const bool named = std::any_of(added.begin(), added.end(), [&](const Json& t) {
+        return t["content"].string() == piece.text;
+      });
+      if (named || (piece.kind != 3 && piece.kind != 4)) continue;
+      added.push_back(Members{{"id", id},
+                              {"content", piece.text},
+                              {"normalized", false},
+                              {"special", piece.kind == 3}});
+    }
+    const Json from_space = Members{
+        {"type", "Replace"}, {"pattern", Members{{"String", " "}}}, {"content", space_mark_text}};
+    const Json to_space = Members{
+        {"type", "Replace"}, {"pattern", Members{{"String", space_mark_text}}}, {"content", " "}};
+    return Members{
+        {"added_tokens", std::move(added)},
+        {"normalizer", from_space},
+        {"decoder", Members{{"type", "Sequence"},
+                            {"decoders", Json::Array{to_space, Members{{"type", "ByteFallback"}},
+                                                     Members{{"type", "Fuse"}}}}}},
+        {"model", hub_model(parts)}};
+  }
   WordRole word_role(int32_t id) const override {
     if (processor_.IsByte(id)) return byte_of(id) < 0x80 ? WordRole::alone : WordRole::inside;
     if (processor_.IsControl(id) || processor_.IsUnknown(id)) return WordRole::alone;
@@ -110,6 +151,28 @@ class SentencePieces : public Tokenizer {
     } catch (const std::exception& error) {  // from the library's dependencies
       return error.what();
     }
+  }
+
+  static Json hub_model(const SentencePieceParts& parts) {
+    if (parts.model == 2) {
+      Members vocabulary;
+      for (size_t id = 0; id < parts.pieces.size(); ++id)
+        vocabulary.push_back({parts.pieces[id].text, id});
+      return Members{{"type", "BPE"},
+                     {"unk_token", parts.pieces.at(static_cast<size_t>(parts.unknown)).text},
+                     {"fuse_unk", true},
+                     {"byte_fallback", parts.bytes},
+                     {"vocab", std::move(vocabulary)},
+                     {"merges", sentence_piece_merges(parts)}};
+    }
+    Json::Array vocabulary;
+    for (const SentencePieceParts::Piece& piece : parts.pieces) {
+      vocabulary.push_back(Json::Array{Json(piece.text), Json(static_cast<double>(piece.score))});
+    }
+    return Members{{"type", "Unigram"},
+                   {"unk_id", parts.unknown},
+                   {"vocab", std::move(vocabulary)},
+                   {"byte_fallback", parts.bytes}};
   }
 
   bool begins_with_space(int32_t id) const {

@@ -1,11 +1,16 @@
 #include "data/tokenizers/sentence_piece_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
@@ -25,8 +30,9 @@ class Fields {
     field_ = key >> 3;
     const auto kind = static_cast<int>(key & 7);
     text_ = {};
+    value_ = 0;
     if (kind == 0) {
-      number();
+      value_ = number();
     } else if (kind == 1 || kind == 5) {
       text_ = taken(kind == 1 ? 8 : 4);
     } else if (kind == 2) {
@@ -39,6 +45,8 @@ class Fields {
   uint64_t field() const { return field_; }
   /// The bytes of a string or message field, and of an f32 or f64.
   std::string_view text() const { return text_; }
+  /// The number of a field that is one.
+  uint64_t value() const { return value_; }
 
  private:
   std::string_view taken(uint64_t bytes) {
@@ -59,7 +67,7 @@ class Fields {
 
   std::string_view rest_;
   const std::string& path_;
-  uint64_t field_ = 0;
+  uint64_t field_ = 0, value_ = 0;
   std::string_view text_;
 };
 
@@ -128,6 +136,68 @@ void require_sound_sentence_pieces(std::string_view model, const std::string& pa
       if (g.field() == 2) check_rules(g.text(), path);
     }
   }
+}
+
+SentencePieceParts read_sentence_piece_parts(std::string_view model, const std::string& path) {
+  SentencePieceParts parts;
+  for (Fields f(model, path); f.next();) {
+    if (f.field() == 1) {
+      SentencePieceParts::Piece piece;
+      for (Fields g(f.text(), path); g.next();) {
+        if (g.field() == 1) piece.text = g.text();
+        if (g.field() == 2 && g.text().size() == sizeof piece.score) {
+          std::memcpy(&piece.score, g.text().data(), sizeof piece.score);
+        }
+        if (g.field() == 3) piece.kind = g.value();
+      }
+      if (!is_utf8(piece.text)) unsound(path, "a piece is no UTF-8");
+      parts.pieces.push_back(std::move(piece));
+    } else if (f.field() == 2) {
+      for (Fields g(f.text(), path); g.next();) {
+        if (g.field() == 3) parts.model = g.value();
+        if (g.field() == 35) parts.bytes = g.value() != 0;
+        if (g.field() == 40) parts.unknown = static_cast<int64_t>(g.value());
+      }
+    } else if (f.field() == 3) {
+      for (Fields g(f.text(), path); g.next();) {
+        if (g.field() == 2) parts.rules = g.text();
+        if (g.field() == 3) parts.prefix = g.value() != 0;
+        if (g.field() == 4) parts.single = g.value() != 0;
+        if (g.field() == 5) parts.escapes = g.value() != 0;
+      }
+    }
+  }
+  return parts;
+}
+
+Json sentence_piece_merges(const SentencePieceParts& parts) {
+  std::map<std::string, int64_t> ids;
+  for (size_t i = 0; i < parts.pieces.size(); ++i)
+    ids[parts.pieces[i].text] = static_cast<int64_t>(i);
+  struct Merge {
+    int64_t made, length_left, length_right, left, right;
+    std::string a, b;
+  };
+  std::vector<Merge> all;
+  for (const auto& [text, id] : ids) {
+    int64_t count = 0, total = 0;
+    for (size_t at = 0; at < text.size(); ++total)
+      at += static_cast<size_t>(code_point(text, at).length);
+    for (size_t at = 0; at < text.size();) {
+      at += static_cast<size_t>(code_point(text, at).length);
+      ++count;
+      const auto a = ids.find(text.substr(0, at)), b = ids.find(text.substr(at));
+      if (at == text.size() || a == ids.end() || b == ids.end()) continue;
+      all.push_back({id, count, total - count, a->second, b->second, a->first, b->first});
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Merge& x, const Merge& y) {
+    return std::tie(x.made, x.length_left, x.length_right) <
+           std::tie(y.made, y.length_left, y.length_right);
+  });
+  Json::Array merges;
+  for (const Merge& m : all) merges.push_back(Json::Array{Json(m.a), Json(m.b)});
+  return merges;
 }
 
 }  // namespace longspan

@@ -3,10 +3,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include "core/error.h"
-#include "data/tokenizers/unicode.h"
+#include "data/io/json.h"
+#include "data/unicode/byte_level.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
@@ -48,6 +51,25 @@ class Bytes : public Tokenizer {
   std::string token(int32_t id) const override {
     require_id(id);
     return std::string(1, static_cast<char>(id));
+  }
+  Json hub_file() const override {
+    const std::array<int32_t, 256> characters = byte_level_characters();
+    Members vocabulary;
+    for (size_t byte = 0; byte < characters.size(); ++byte) {
+      std::string token;
+      append_utf8(token, characters[byte]);
+      vocabulary.push_back({token, byte});
+    }
+    const Json level = Members{{"type", "ByteLevel"},
+                               {"add_prefix_space", false},
+                               {"trim_offsets", false},
+                               {"use_regex", false}};
+    return Members{
+        {"added_tokens", Json::Array{}},
+        {"pre_tokenizer", level},
+        {"decoder", level},
+        {"model",
+         Members{{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", Json::Array{}}}}};
   }
 };
 
@@ -200,6 +222,32 @@ std::vector<WordRole> Tokenizer::word_roles() const {
   std::vector<WordRole> roles(static_cast<size_t>(vocabulary()));
   for (size_t id = 0; id < roles.size(); ++id) roles[id] = word_role(static_cast<int32_t>(id));
   return roles;
+}
+
+Json Tokenizer::hub_file() const {
+  fail("tokenizer",
+       "a tokenizer of this kind cannot be written as a tokenizer.json; expected bytes, WordPiece, "
+       "byte-level BPE, a lossless SentencePiece model, or the tokenizer of a hub folder");
+}
+
+Json Tokenizer::hub_special_tokens() const {
+  std::vector<std::pair<int32_t, std::string>> found;
+  for (const char* name : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>",
+                           "<unk>", "<mask>", "<|endoftext|>"}) {
+    if (const int32_t id = find(name); id >= 0) found.emplace_back(id, name);
+  }
+  std::sort(found.begin(), found.end());
+  Json::Array tokens;
+  for (const auto& [id, name] : found) {
+    tokens.push_back(Members{{"id", id},
+                             {"content", name},
+                             {"single_word", false},
+                             {"lstrip", false},
+                             {"rstrip", false},
+                             {"normalized", false},
+                             {"special", true}});
+  }
+  return tokens;
 }
 
 void Tokenizer::set_hash(std::string_view kind, std::string_view content) {

@@ -9,6 +9,8 @@
 
 namespace longspan {
 
+class Json;
+
 /// Ids of special tokens, which stand for no text; -1 if the vocabulary has none.
 struct SpecialIds {
   int32_t pad = -1;        ///< [PAD] or <pad>
@@ -56,8 +58,12 @@ class Tokenizer {
   /// digits and bytes from 128 on form words.
   virtual WordRole word_role(int32_t id) const;
 
+  /// Returns a tokenizer.json of the package tokenizers (docs/tokenizers.md) that gives the ids of
+  /// texts without names of special tokens. Throws ValueError that names what such a file cannot
+  /// express; so does the default.
+  virtual Json hub_file() const;
   /// Returns the ids of pieces().
-  std::vector<int32_t> encode(std::string_view text) const;
+  virtual std::vector<int32_t> encode(std::string_view text) const;
   /// Returns word_role() of every id.
   std::vector<WordRole> word_roles() const;
   const SpecialIds& special() const { return special_; }
@@ -68,6 +74,9 @@ class Tokenizer {
  protected:
   /// Sets hash().
   void set_hash(std::string_view kind, std::string_view content);
+  void set_special(const SpecialIds& special) { special_ = special; }
+  /// Returns the member "added_tokens" of hub_file(): the special tokens with a customary name.
+  Json hub_special_tokens() const;
   /// Sets special() from the customary names.
   void find_special();
   /// Throws ValueError that names the kind unless `id` is in the vocabulary.
@@ -146,7 +155,8 @@ struct SentencePieceTraining {
 std::string train_sentence_pieces(std::string_view text, const SentencePieceTraining& options = {});
 
 /// Opens a tokenizer by name: "bytes", "char27", a SentencePiece file (.model), a WordPiece file
-/// (.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file. Settings in
+/// (.txt), or a folder with tokenizer.json (open_hub_tokenizer()), vocab.json and merges.txt,
+/// vocab.txt or one .model file. Settings in
 /// tokenizer_config.json and config.json, in that folder or beside that file, apply as in the
 /// transformers package (docs/tokenizers.md). Throws ValueError that lists these names for any
 /// other name, and for unsupported settings.

@@ -6,9 +6,10 @@
 
 #include "core/error.h"
 #include "data/io/files.h"
-#include "data/tokenizers/package_unicode.h"
+#include "data/io/json.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/package_unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
@@ -149,6 +150,24 @@ class WordPieces : public Tokenizer {
     return text;
   }
 
+  Json hub_file() const override {
+    Members vocabulary;
+    for (size_t id = 0; id < tokens_.size(); ++id) vocabulary.push_back({tokens_[id], id});
+    return Members{
+        {"added_tokens", hub_special_tokens()},
+        {"normalizer", Members{{"type", "BertNormalizer"},
+                               {"clean_text", true},
+                               {"handle_chinese_chars", true},
+                               {"strip_accents", Json()},
+                               {"lowercase", options_.lower_case}}},
+        {"pre_tokenizer", Members{{"type", "BertPreTokenizer"}}},
+        {"decoder", Members{{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", false}}},
+        {"model", Members{{"type", "WordPiece"},
+                          {"unk_token", token(special().unknown)},
+                          {"continuing_subword_prefix", "##"},
+                          {"max_input_chars_per_word", longest_word},
+                          {"vocab", std::move(vocabulary)}}}};
+  }
   WordRole word_role(int32_t id) const override {
     return goes_on(token(id)) ? WordRole::inside : WordRole::first;
   }

@@ -6,7 +6,7 @@
 
 #include "core/scope.h"
 #include "core/tensor.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tests/harness/messages.h"
 
 namespace longspan {

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/generator.h"
 #include "data/io/json.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tests/harness/scratch.h"
 
 namespace longspan {

@@ -2,7 +2,7 @@
 // all bytes in the vocabulary: decoding must return the text.
 
 #include "data/io/json.h"
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tests/fuzz/tokens.h"
 
 using namespace longspan;

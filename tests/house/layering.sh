@@ -52,8 +52,9 @@ check() {
       }
       sees["models/all"] = sees["models"] models " models/all"
       sees["data/io"] = "core data/io"
-      sees["data/tokenizers"] = sees["data/io"] " data/tokenizers"
-      sees["data"] = sees["nn"] " data/io data/tokenizers data"
+      sees["data/unicode"] = "core data/unicode"
+      sees["data/tokenizers"] = sees["data/io"] " data/unicode data/tokenizers"
+      sees["data"] = sees["nn"] " data/io data/unicode data/tokenizers data"
       sees["train"] = sees["data"] " train"
       all = sees["train"] " " sees["models/all"] " hub"
       sees["hub"] = all

@@ -20,7 +20,7 @@ void append_utf8(std::string& text, int32_t code_point);
 bool is_utf8(std::string_view text);
 
 // Unicode general categories of utf8proc; an invalid byte (-1) belongs to none. Tokenizers have
-// those of their references (data/tokenizers/package_unicode.h).
+// those of their references (data/unicode/package_unicode.h).
 /// Categories L*.
 bool is_letter(int32_t code_point);
 /// Categories N*.

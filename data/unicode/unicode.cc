@@ -1,4 +1,4 @@
-#include "data/tokenizers/unicode.h"
+#include "data/unicode/unicode.h"
 
 #include <utf8proc.h>
 

@@ -1,29 +1,25 @@
 // Made by tests/oracles/unicode_tables.py, which asks each component of the package tokenizers
 // 0.23.3 (Apache License 2.0) about every code point. The answers are properties in the Unicode
 // Character Database of several releases, (c) Unicode, Inc., https://www.unicode.org/license.txt.
-#include "data/tokenizers/package_unicode.h"
+#include "data/unicode/package_unicode.h"
 
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
-#include <map>
-#include <vector>
+
+#include "data/unicode/code_point_table.h"
 
 namespace longspan {
 namespace {
 
-struct Run {
-  int32_t first, last;
-};
 struct Lower {
   int32_t first, last, stride, distance;
 };
 
 // clang-format off
 /// \p{L} of the regular expression of byte-level BPE.
-constexpr Run letters[] = {
+constexpr CodePoints letters[] = {
     {0x41, 0x5a}, {0x61, 0x7a}, {0xaa, 0xaa}, {0xb5, 0xb5}, {0xba, 0xba}, {0xc0, 0xd6}, {0xd8, 0xf6}, {0xf8, 0x2c1},
     {0x2c6, 0x2d1}, {0x2e0, 0x2e4}, {0x2ec, 0x2ec}, {0x2ee, 0x2ee}, {0x370, 0x374}, {0x376, 0x377}, {0x37a, 0x37d},
     {0x37f, 0x37f}, {0x386, 0x386}, {0x388, 0x38a}, {0x38c, 0x38c}, {0x38e, 0x3a1}, {0x3a3, 0x3f5}, {0x3f7, 0x481},
@@ -146,7 +142,7 @@ constexpr Run letters[] = {
 };
 
 /// \p{N} of it.
-constexpr Run numbers[] = {
+constexpr CodePoints numbers[] = {
     {0x30, 0x39}, {0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}, {0x660, 0x669}, {0x6f0, 0x6f9}, {0x7c0, 0x7c9},
     {0x966, 0x96f}, {0x9e6, 0x9ef}, {0x9f4, 0x9f9}, {0xa66, 0xa6f}, {0xae6, 0xaef}, {0xb66, 0xb6f}, {0xb72, 0xb77},
     {0xbe6, 0xbf2}, {0xc66, 0xc6f}, {0xc78, 0xc7e}, {0xce6, 0xcef}, {0xd58, 0xd5e}, {0xd66, 0xd78}, {0xde6, 0xdef},
@@ -176,7 +172,7 @@ constexpr Run numbers[] = {
 };
 
 /// Control characters, which BERT's normalizer removes. Unassigned ones stay.
-constexpr Run removed[] = {
+constexpr CodePoints removed[] = {
     {0, 8}, {0xb, 0xc}, {0xe, 0x1f}, {0x7f, 0x9f}, {0xad, 0xad}, {0x600, 0x605}, {0x61c, 0x61c}, {0x6dd, 0x6dd},
     {0x70f, 0x70f}, {0x180e, 0x180e}, {0x200b, 0x200f}, {0x202a, 0x202e}, {0x2060, 0x2064}, {0x2066, 0x206f},
     {0xe000, 0xf8ff}, {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xfffd, 0xfffd}, {0x110bd, 0x110bd}, {0x1bca0, 0x1bca3},
@@ -184,7 +180,7 @@ constexpr Run removed[] = {
 };
 
 /// Punctuation, each of which is a word of BERT.
-constexpr Run punctuation[] = {
+constexpr CodePoints punctuation[] = {
     {0x21, 0x2f}, {0x3a, 0x40}, {0x5b, 0x60}, {0x7b, 0x7e}, {0xa1, 0xa1}, {0xa7, 0xa7}, {0xab, 0xab}, {0xb6, 0xb7},
     {0xbb, 0xbb}, {0xbf, 0xbf}, {0x37e, 0x37e}, {0x387, 0x387}, {0x55a, 0x55f}, {0x589, 0x58a}, {0x5be, 0x5be},
     {0x5c0, 0x5c0}, {0x5c3, 0x5c3}, {0x5c6, 0x5c6}, {0x5f3, 0x5f4}, {0x609, 0x60a}, {0x60c, 0x60d}, {0x61b, 0x61b},
@@ -215,7 +211,7 @@ constexpr Run punctuation[] = {
 };
 
 /// Nonspacing marks, which an uncased BERT removes after decomposition.
-constexpr Run accents[] = {
+constexpr CodePoints accents[] = {
     {0x300, 0x36f}, {0x483, 0x487}, {0x591, 0x5bd}, {0x5bf, 0x5bf}, {0x5c1, 0x5c2}, {0x5c4, 0x5c5}, {0x5c7, 0x5c7},
     {0x610, 0x61a}, {0x64b, 0x65f}, {0x670, 0x670}, {0x6d6, 0x6dc}, {0x6df, 0x6e4}, {0x6e7, 0x6e8}, {0x6ea, 0x6ed},
     {0x711, 0x711}, {0x730, 0x74a}, {0x7a6, 0x7b0}, {0x7eb, 0x7f3}, {0x816, 0x819}, {0x81b, 0x823}, {0x825, 0x827},
@@ -264,7 +260,7 @@ constexpr Run accents[] = {
 };
 
 /// Other marks that have a combining class, and so an order among themselves.
-constexpr Run ordered[] = {
+constexpr CodePoints ordered[] = {
     {0x8d4, 0x8e1}, {0x1b44, 0x1b44}, {0x1baa, 0x1baa}, {0x1bf2, 0x1bf3}, {0x1dfb, 0x1dfb}, {0x302e, 0x302f},
     {0xa953, 0xa953}, {0xa9c0, 0xa9c0}, {0x111c0, 0x111c0}, {0x11235, 0x11235}, {0x1134d, 0x1134d},
     {0x11442, 0x11442}, {0x11446, 0x11446}, {0x116b6, 0x116b6}, {0x11c3f, 0x11c3f}, {0x1d165, 0x1d166},
@@ -273,7 +269,7 @@ constexpr Run ordered[] = {
 };
 
 /// Characters that have a canonical decomposition.
-constexpr Run decomposed[] = {
+constexpr CodePoints decomposed[] = {
     {0xc0, 0xc5}, {0xc7, 0xcf}, {0xd1, 0xd6}, {0xd9, 0xdd}, {0xe0, 0xe5}, {0xe7, 0xef}, {0xf1, 0xf6}, {0xf9, 0xfd},
     {0xff, 0x10f}, {0x112, 0x125}, {0x128, 0x130}, {0x134, 0x137}, {0x139, 0x13e}, {0x143, 0x148}, {0x14c, 0x151},
     {0x154, 0x165}, {0x168, 0x17e}, {0x1a0, 0x1a1}, {0x1af, 0x1b0}, {0x1cd, 0x1dc}, {0x1de, 0x1e3}, {0x1e6, 0x1f0},
@@ -365,62 +361,29 @@ constexpr Lower lowered[] = {
 };
 // clang-format on
 
-/// The properties of all code points, in blocks of which equal ones are kept once.
-class Properties {
- public:
-  Properties() {
-    all_.resize(code_points);
-    add(letters, PackageProperty::letter);
-    add(numbers, PackageProperty::number);
-    add(removed, PackageProperty::removed);
-    add(punctuation, PackageProperty::punctuation);
-    add(accents, PackageProperty::accent);
-    add(ordered, PackageProperty::ordered);
-    add(decomposed, PackageProperty::decomposes);
-    for (const Lower& run : lowered) {
-      for (int32_t c = run.first; c <= run.last; c += run.stride) {
-        all_[static_cast<size_t>(c)] |= PackageProperty::has_lower;
-      }
-    }
-    std::map<Block, uint16_t> known;
-    for (size_t b = 0; b < places_.size(); ++b) {
-      Block block;
-      std::copy_n(all_.begin() + static_cast<std::ptrdiff_t>(b * block.size()), block.size(),
-                  block.begin());
-      const auto [at, is_new] = known.try_emplace(block, static_cast<uint16_t>(blocks_.size()));
-      if (is_new) blocks_.push_back(block);
-      places_[b] = at->second;
-    }
-    all_ = {};
-  }
-
-  uint8_t operator[](int32_t c) const {
-    const auto at = static_cast<uint32_t>(c);
-    if (at >= code_points) return 0;
-    return blocks_[places_[at / block_size]][at % block_size];
-  }
-
- private:
-  static constexpr size_t code_points = 0x110000, block_size = 256;
-  using Block = std::array<uint8_t, block_size>;
-
-  template <size_t N>
-  void add(const Run (&runs)[N], uint8_t property) {
-    for (const Run& run : runs) {
-      for (int32_t c = run.first; c <= run.last; ++c) all_[static_cast<size_t>(c)] |= property;
+CodePointTable<uint8_t> make_table() {
+  CodePointTable<uint8_t> table;
+  table.add(letters, PackageProperty::letter);
+  table.add(numbers, PackageProperty::number);
+  table.add(removed, PackageProperty::removed);
+  table.add(punctuation, PackageProperty::punctuation);
+  table.add(accents, PackageProperty::accent);
+  table.add(ordered, PackageProperty::ordered);
+  table.add(decomposed, PackageProperty::decomposes);
+  for (const Lower& run : lowered) {
+    for (int32_t c = run.first; c <= run.last; c += run.stride) {
+      table.add(c, PackageProperty::has_lower);
     }
   }
-
-  std::vector<uint8_t> all_;  // while it is made
-  std::vector<Block> blocks_;
-  std::array<uint16_t, code_points / block_size> places_{};
-};
+  table.compress();
+  return table;
+}
 
 }  // namespace
 
 uint8_t package_properties(int32_t code_point) {
-  static const Properties properties;
-  return properties[code_point];
+  static const CodePointTable<uint8_t> table = make_table();
+  return table[code_point];
 }
 
 char32_t package_lower(char32_t code_point) {

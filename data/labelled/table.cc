@@ -208,6 +208,9 @@ class TableReader::Separated : public Source {
                      path);
     std::unordered_set<std::string_view> seen;
     for (const std::string& name : header_) {
+      require<IoError>(name.find('\r') == std::string::npos, kOp,
+                       "{}: the header has a carriage return in it; end lines with a line feed",
+                       path);
       require<IoError>(name.empty() || seen.insert(name).second, kOp,
                        "{}: the header has the column \"{}\" twice; expected different names", path,
                        name);
@@ -265,14 +268,10 @@ class TableReader::Separated : public Source {
       quoted(value);
       return value;
     }
-    const char stops[] = {separator_, '\n', '\r', '\0'};
+    const char stops[] = {separator_, '\n', '\0'};
     size_t end = std::min(text_.find_first_of(stops, at_), text_.size());
-    require<IoError>(end == text_.size() || text_[end] != '\r' || text_.substr(end, 2) == "\r\n" ||
-                         end + 1 == text_.size(),
-                     kOp,
-                     "{} has a carriage return inside a field; put the field between quotes, and "
-                     "end lines with a line feed",
-                     place());
+    const bool last = end == text_.size() || text_[end] == '\n';
+    if (last && end > at_ && text_[end - 1] == '\r') --end;
     value = text_.substr(at_, end - at_);
     at_ = end;
     return value;

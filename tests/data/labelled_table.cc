@@ -52,6 +52,7 @@ TEST(Table, ReadsCsvAsRfc4180) {
   EXPECT_EQ(read_text("text\tlabel\na\t1\n\"b, \"\"c\"\"\nd\"\t\n\t\"x y\"\n", "x.tsv"), expected);
   EXPECT_EQ(read_text("a\nit said \"no\"\n", "x.tab"), (Texts{R"(a="it said \"no\"")"}));
   EXPECT_EQ(read_text("a\n\"x\ty\"\n", "x.tsv"), (Texts{R"(a="x\u0009y")"}));
+  EXPECT_EQ(read_text("a,b\nx\ry,\r\n", "x.csv"), (Texts{R"(a="x\u000dy"|b="")"}));
   EXPECT_TRUE(read_text("text,label\n", "x.csv").empty());
   EXPECT_TRUE(read_text("text,label", "x.csv").empty());
   EXPECT_EQ(read_text(",a\n0,x\n", "x.csv"), (Texts{R"(="0"|a="x")"}));  // an index
@@ -67,7 +68,7 @@ TEST(Table, RefusesDamagedCsv) {
       contains(refusal("a,b\n\"x\"y,2\n", "x.csv"), "row 1 (line 2): text follows the quote"));
   EXPECT_TRUE(contains(refusal("a,b\n\"x\"\ry,2\n", "x.csv"), "text follows the quote"));
   EXPECT_TRUE(contains(refusal("\"a", "x.csv"), "x.csv: header: a quote"));
-  EXPECT_TRUE(contains(refusal("a\rb\rc", "x.csv"), "header has a carriage return inside a field"));
+  EXPECT_TRUE(contains(refusal("a\rb\rc", "x.csv"), "the header has a carriage return in it"));
   EXPECT_TRUE(contains(refusal("a\n\xE9\n", "x.csv"), "row 1 (line 2) is not UTF-8; convert"));
   EXPECT_TRUE(contains(refusal(std::string_view("a\nx\0y\n", 6), "x.csv"), "has a NUL byte"));
   EXPECT_TRUE(contains(refusal("a,b,a\n", "x.csv"), "the header has the column \"a\" twice"));

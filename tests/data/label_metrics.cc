@@ -231,6 +231,8 @@ TEST(LabelMetrics, WordsHaveStems) {
   EXPECT_EQ(stem("hopping"), "hop");
   EXPECT_EQ(stem("filing"), "file");
   EXPECT_EQ(stem("skies"), "sky");
+  EXPECT_EQ(stem("aging"), "age");
+  EXPECT_EQ(stem("relationally"), "relat");
   EXPECT_EQ(stem("is"), "is");
   EXPECT_EQ(stem(""), "");
   EXPECT_EQ(stem("yyyy"), "yyyi");
@@ -292,6 +294,27 @@ TEST(LabelMetrics, AnswersNeedScores) {
   EXPECT_EQ(none.text, "");
   EXPECT_EQ(none.null_difference, 2);
   EXPECT_EQ(find({2, 0, 1, 0}, {.no_answer = true, .threshold = 2}).text, "ab");
+}
+
+// The middle token has as much context in the second window, where its score is higher.
+TEST(LabelMetrics, TheFirstOfWindowsWithEqualContextCounts) {
+  SpanWindow w;
+  w.tokens = {1, 2, 3, 3, 2};
+  w.text_begin = 2;
+  w.count = 2;
+  std::vector<SpanWindow> windows = {w, w};
+  windows[1].first = 1;
+  const std::vector<Piece> text = {{.id = 3, .begin = 0, .end = 1},
+                                   {.id = 3, .begin = 2, .end = 3},
+                                   {.id = 3, .begin = 4, .end = 5}};
+  const std::vector<std::vector<float>> scores = {{0, 0, 0, 2, 0}, {0, 0, 4, 1, 0}};
+  const auto find = [&](bool most_context) {
+    return find_answer("a b c", windows, text, scores, scores,
+                       {.longest = 1, .most_context = most_context});
+  };
+  EXPECT_EQ(find(true).candidates[0].start, 2);
+  EXPECT_EQ(find(true).candidates.size(), 3u);
+  EXPECT_EQ(find(false).candidates[0].start, 4);
 }
 
 }  // namespace

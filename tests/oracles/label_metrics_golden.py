@@ -202,7 +202,7 @@ PARTS = (classes, several, entities, summaries, squad, answers)
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--cases", type=int, default=12)
+    parser.add_argument("--cases", type=int, default=30)
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--out", type=pathlib.Path, default=OUT)
     options = parser.parse_args()

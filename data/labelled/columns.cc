@@ -132,8 +132,10 @@ const Json* ExampleRows::find(size_t i) const {
 
 const std::string& ExampleRows::text(size_t i) const {
   const Json* value = find(i);
-  require<IoError>(value != nullptr && value->is_string(), kOp, "{}: got {}; expected a string",
-                   place(i), value == nullptr ? "null" : value->kind());
+  if (value == nullptr || !value->is_string()) {
+    fail<IoError>(kOp, "{}: got {}; expected a string", place(i),
+                  value == nullptr ? "null" : value->kind());
+  }
   return value->string();
 }
 

@@ -35,16 +35,17 @@ std::string place_of(const std::string& path, int64_t number, int64_t line) {
 }
 
 /// Returns the object that a text is. Throws IoError that says where it stands.
-Json parse_object(std::string_view text, const std::string& place) {
+Json parse_object(std::string_view text, const std::string& path, int64_t number, int64_t line) {
   Json value;
   try {
     value = parse_json(text);
   } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", place, error.what());
+    fail<IoError>(kOp, "{}: {}", place_of(path, number, line), error.what());
   }
-  require<IoError>(value.is_object(), kOp,
-                   "{}: expected an object with a member for each column, got {}", place,
-                   value.kind());
+  if (!value.is_object()) {
+    fail<IoError>(kOp, "{}: expected an object with a member for each column, got {}",
+                  place_of(path, number, line), value.kind());
+  }
   return value;
 }
 
@@ -116,7 +117,7 @@ class TableReader::JsonLines : public Source {
       const std::string_view line = take_line(left_);
       if (is_blank(line)) continue;
       row.line_ = line_;
-      row.object_ = parse_object(line, place_of(path_, ++rows_, line_));
+      row.object_ = parse_object(line, path_, ++rows_, line_);
       return true;
     }
     return false;
@@ -223,11 +224,13 @@ class TableReader::Separated : public Source {
     std::vector<std::string> fields;
     ++rows_;
     if (!record(fields)) return false;
-    require<IoError>(fields.size() == header_.size(), kOp,
-                     "{} has {} fields, and the header {} columns; put a field that has {} in it "
-                     "between quotes",
-                     place_of(path_, rows_, begin_), fields.size(), header_.size(),
-                     separator_ == ',' ? "a comma" : "a tab");
+    if (fields.size() != header_.size()) {
+      fail<IoError>(kOp,
+                    "{} has {} fields, and the header {} columns; put a field that has {} in it "
+                    "between quotes",
+                    place(), fields.size(), header_.size(),
+                    separator_ == ',' ? "a comma" : "a tab");
+    }
     row.line_ = begin_;
     row.fields_.assign(std::make_move_iterator(fields.begin()),
                        std::make_move_iterator(fields.end()));
@@ -238,6 +241,9 @@ class TableReader::Separated : public Source {
   std::string place() const {
     return rows_ == 0 ? path_ + ": header" : place_of(path_, rows_, begin_);
   }
+
+  /// Throws with the place, which is written only then.
+  [[noreturn]] void refuse(const char* what) const { fail<IoError>(kOp, "{}{}", place(), what); }
 
   /// Reads the fields of the next record. Returns false at the end.
   bool record(std::vector<std::string>& fields) {
@@ -254,11 +260,10 @@ class TableReader::Separated : public Source {
       fields.push_back(field());
     } while (!at_end_of_record());
     const std::string_view all = text_.substr(from, at_ - from);
-    require<IoError>(is_utf8(all), kOp,
-                     "{} is not UTF-8; convert the file, for example with iconv -f LATIN1 -t UTF-8",
-                     place());
-    require<IoError>(all.find('\0') == std::string_view::npos, kOp,
-                     "{} has a NUL byte; expected text", place());
+    if (!is_utf8(all)) {
+      refuse(" is not UTF-8; convert the file, for example with iconv -f LATIN1 -t UTF-8");
+    }
+    if (all.find('\0') != std::string_view::npos) refuse(" has a NUL byte; expected text");
     return true;
   }
 
@@ -281,10 +286,11 @@ class TableReader::Separated : public Source {
   void quoted(std::string& value) {
     for (size_t from = at_ + 1;;) {
       const size_t quote = text_.find('"', from);
-      require<IoError>(quote != std::string_view::npos, kOp,
-                       "{}: a quote that opens a field is never closed; close it, or put the field "
-                       "between quotes and write each quote in it twice",
-                       place());
+      if (quote == std::string_view::npos) {
+        refuse(
+            ": a quote that opens a field is never closed; close it, or put the field between "
+            "quotes and write each quote in it twice");
+      }
       const std::string_view part = text_.substr(from, quote - from);
       line_ += std::count(part.begin(), part.end(), '\n');
       value += part;
@@ -296,10 +302,11 @@ class TableReader::Separated : public Source {
     const std::string_view next = text_.substr(std::min(at_, text_.size()), 2);
     const bool closed =
         next.empty() || next[0] == separator_ || next[0] == '\n' || next == "\r\n" || next == "\r";
-    require<IoError>(closed, kOp,
-                     "{}: text follows the quote that closes a field; write a quote inside a field "
-                     "twice, and the field between quotes",
-                     place());
+    if (!closed) {
+      refuse(
+          ": text follows the quote that closes a field; write a quote inside a field twice, and "
+          "the field between quotes");
+    }
   }
 
   /// Goes on after a field: past a separator, or past the end of the line.

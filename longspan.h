@@ -177,6 +177,7 @@
 
 #include "data/choices.h"
 #include "data/cluster_task.h"
+#include "data/code_points.h"
 #include "data/collision.h"
 #include "data/corpus.h"
 #include "data/data_sets.h"

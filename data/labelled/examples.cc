@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "data/tokenizers/unicode.h"
+#include "data/code_points.h"
 
 namespace longspan {
 namespace {
@@ -356,23 +356,14 @@ std::optional<std::vector<GivenAnswer>> answers_of(const ExampleRows& rows) {
   return answers;
 }
 
-/// Returns the byte at which code point number `count` begins, or -1 if there are fewer.
-int64_t byte_of(std::string_view text, int64_t count) {
-  size_t at = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (at >= text.size()) return -1;
-    at += static_cast<size_t>(code_point(text, at).length);
-  }
-  return count < 0 ? -1 : static_cast<int64_t>(at);
-}
-
-void place_answers(std::vector<GivenAnswer> given, const std::string& place, QuestionRows& all) {
+void place_answers(std::vector<GivenAnswer> given, const CodePointIndex& index,
+                   const std::string& place, QuestionRows& all) {
   LabelledQuestion& row = all.rows.back();
   const SharedText& context = row.question.context;
   for (GivenAnswer& answer : given) {
     if (answer.text.empty()) continue;  // SQuAD 2: no answer
     ++all.answers;
-    const int64_t begin = byte_of(context, answer.start);
+    const int64_t begin = index.byte_of(answer.start);
     if (begin >= 0 && context.substr(static_cast<size_t>(begin)).starts_with(answer.text)) {
       row.question.answers.push_back(
           {context.part(static_cast<size_t>(begin), answer.text.size()), begin});
@@ -404,18 +395,22 @@ QuestionRows read_questions(const TableSource& source) {
                             {"id", {"id"}, false}});
   QuestionRows all;
   SharedText context;
+  CodePointIndex index;  // of `context`
   while (rows.next()) {
     const std::optional<std::vector<GivenAnswer>> answers = answers_of(rows);
     require<IoError>(answers || !source.labelled, kOp,
                      "{} has no column answers, nor answer_text and answer_start; say which are "
                      "meant with --columns answers=NAME",
                      rows.row().place());
-    if (context != rows.text(kContext)) context = SharedText(rows.text(kContext));
+    if (context != rows.text(kContext)) {
+      context = SharedText(rows.text(kContext));
+      index = CodePointIndex(context);
+    }
     LabelledQuestion row;
     row.question = {id_of(rows, all.rows.size() + 1), rows.text(kQuestion), context, {}};
     row.labelled = answers.has_value();
     all.rows.push_back(std::move(row));
-    if (answers) place_answers(*answers, rows.row().place(), all);
+    if (answers) place_answers(*answers, index, rows.row().place(), all);
   }
   return all;
 }

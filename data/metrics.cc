@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "data/stemmer.h"
 #include "data/unicode/unicode.h"
 
 namespace longspan {
@@ -83,12 +84,15 @@ bool is_ascii_punctuation(int32_t c) {
          (c >= '{' && c <= '~');
 }
 
+/// White space of Python's str.split(): also the four separators of ASCII.
+bool is_space(int32_t c) { return is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
+
 Tokens split(std::string_view text) {
   Tokens tokens;
   std::string token;
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = code_point(text, at);
-    if (!is_white_space(c.value)) {
+    if (!is_space(c.value)) {
       token.append(text.substr(at, static_cast<size_t>(c.length)));
     } else if (!token.empty()) {
       tokens.push_back(std::move(token));
@@ -149,47 +153,68 @@ Overlap joint(const Overlap& a, const Overlap& b) {
   return {a.precision * b.precision, a.recall * b.recall};
 }
 
-Tokens rouge_tokens(std::string_view text) {
+Tokens rouge_tokens(std::string_view text, Stem stem) {
   Tokens tokens;
   std::string token;
-  for (size_t at = 0; at <= text.size(); ++at) {
-    char c = at < text.size() ? text[at] : ' ';
+  const auto close = [&] {
+    if (stem == Stem::porter && token.size() > 3) token = porter_stem(token);
+    if (!token.empty()) tokens.push_back(std::move(token));
+    token.clear();
+  };
+  for (size_t at = 0; at < text.size(); ++at) {
+    char c = text[at];
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    // Two other characters have a lower case of this alphabet: the Kelvin sign, and I with a dot.
+    if (text.substr(at).starts_with("\u212A")) c = 'k', at += 2;
+    const bool dotted = text.substr(at).starts_with("\u0130");
+    if (dotted) c = 'i', at += 1;
     if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
       token += c;
-    } else if (!token.empty()) {
-      tokens.push_back(std::move(token));
-      token.clear();
+    } else {
+      close();
     }
+    if (dotted) close();  // at the dot
   }
+  close();
   return tokens;
 }
 
-Overlap rouge_n(std::string_view summary, std::string_view reference, int n) {
+Tokens rouge_sentences(std::string_view text) {
+  Tokens sentences;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (end > 0) sentences.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return sentences;
+}
+
+Overlap rouge_n(std::string_view summary, std::string_view reference, int n, Stem stem) {
   require(n >= 1, "rouge", "got n = {}; expected 1 or more", n);
-  const Counts a = count_grams(rouge_tokens(summary), static_cast<size_t>(n)),
-               b = count_grams(rouge_tokens(reference), static_cast<size_t>(n));
+  const Counts a = count_grams(rouge_tokens(summary, stem), static_cast<size_t>(n)),
+               b = count_grams(rouge_tokens(reference, stem), static_cast<size_t>(n));
   return shares(in_common(a, b), total(a), total(b));
 }
 
-Overlap rouge_l(std::string_view summary, std::string_view reference) {
-  const Tokens a = rouge_tokens(summary), b = rouge_tokens(reference);
+Overlap rouge_l(std::string_view summary, std::string_view reference, Stem stem) {
+  const Tokens a = rouge_tokens(summary, stem), b = rouge_tokens(reference, stem);
   std::vector<bool> marked(b.size());
   return shares(mark_common(b, a, marked), static_cast<int64_t>(a.size()),
                 static_cast<int64_t>(b.size()));
 }
 
-Overlap rouge_lsum(std::span<const std::string> summary, std::span<const std::string> reference) {
+Overlap rouge_lsum(std::span<const std::string> summary, std::span<const std::string> reference,
+                   Stem stem) {
   std::vector<Tokens> sentences;
   std::unordered_map<std::string, int64_t> left, left_in_reference;
   int64_t given = 0, right = 0, common = 0;
   for (const std::string& sentence : summary) {
-    sentences.push_back(rouge_tokens(sentence));
+    sentences.push_back(rouge_tokens(sentence, stem));
     for (const std::string& token : sentences.back()) ++left[token], ++given;
   }
   std::vector<Tokens> references;
   for (const std::string& sentence : reference) {
-    references.push_back(rouge_tokens(sentence));
+    references.push_back(rouge_tokens(sentence, stem));
     for (const std::string& token : references.back()) ++left_in_reference[token], ++right;
   }
   for (const Tokens& tokens : references) {
@@ -208,8 +233,9 @@ Overlap rouge_lsum(std::span<const std::string> summary, std::span<const std::st
 void RougeScores::add(std::span<const std::string> summary,
                       std::span<const std::string> reference) {
   const std::string a = joined(summary), b = joined(reference);
-  const double one[] = {rouge_n(a, b, 1).f1(), rouge_n(a, b, 2).f1(), longspan::rouge_l(a, b).f1(),
-                        longspan::rouge_lsum(summary, reference).f1()};
+  const double one[] = {rouge_n(a, b, 1, stem).f1(), rouge_n(a, b, 2, stem).f1(),
+                        longspan::rouge_l(a, b, stem).f1(),
+                        longspan::rouge_lsum(summary, reference, stem).f1()};
   double* all[] = {&rouge1, &rouge2, &rouge_l, &rouge_lsum};
   ++documents;
   for (size_t i = 0; i < 4; ++i) *all[i] += (one[i] - *all[i]) / static_cast<double>(documents);

@@ -23,24 +23,32 @@ struct Overlap {
 /// Joint score as in HotpotQA, of an answer and its supporting facts: the products.
 Overlap joint(const Overlap& a, const Overlap& b);
 
+/// Whether ROUGE compares words, or their stems (porter_stem(), of words of more than 3 letters).
+enum class Stem : uint8_t { none, porter };
+
 /// Splits a lower-cased text into runs of a to z and 0 to 9.
-std::vector<std::string> rouge_tokens(std::string_view text);
+std::vector<std::string> rouge_tokens(std::string_view text, Stem stem = Stem::none);
+/// Splits a text at line feeds into the sentences of ROUGE-Lsum; empty lines are none.
+std::vector<std::string> rouge_sentences(std::string_view text);
 
 /// ROUGE-n of \cite lin2004 : common n-grams, each counted at most as often as it occurs in the
 /// other text. Throws ValueError unless n >= 1.
-Overlap rouge_n(std::string_view summary, std::string_view reference, int n);
+Overlap rouge_n(std::string_view summary, std::string_view reference, int n,
+                Stem stem = Stem::none);
 
 /// ROUGE-L: the longest common subsequence of tokens.
-Overlap rouge_l(std::string_view summary, std::string_view reference);
+Overlap rouge_l(std::string_view summary, std::string_view reference, Stem stem = Stem::none);
 
 /// ROUGE-Lsum over sentences: for each reference sentence, the union of its longest common
 /// subsequences with all summary sentences; each token counts at most as often as it occurs.
-Overlap rouge_lsum(std::span<const std::string> summary, std::span<const std::string> reference);
+Overlap rouge_lsum(std::span<const std::string> summary, std::span<const std::string> reference,
+                   Stem stem = Stem::none);
 
-/// Mean F1 of summaries, between 0 and 1.
+/// Mean F1 of summaries, between 0 and 1. With stems, figures are called rouge1_stem and so on.
 struct RougeScores {
   double rouge1 = 0, rouge2 = 0, rouge_l = 0, rouge_lsum = 0;
   int64_t documents = 0;
+  Stem stem = Stem::none;
 
   /// Adds a document; for ROUGE-1, -2 and -L its sentences are one text.
   void add(std::span<const std::string> summary, std::span<const std::string> reference);

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "core/error.h"
+#include "data/code_points.h"
 #include "data/io/json.h"
-#include "data/unicode/unicode.h"
 
 namespace longspan {
 namespace {
@@ -13,34 +13,14 @@ namespace {
 /// A text and the byte offsets of its characters.
 class Context {
  public:
-  explicit Context(std::string text) : text_(std::move(text)) {
-    size_t at = 0;
-    for (size_t i = 0; at < text_.size(); ++i) {
-      if (i % step == 0) places_.push_back(at);
-      at += static_cast<size_t>(code_point(text_, at).length);
-    }
-  }
+  explicit Context(std::string text) : text_(std::move(text)), index_(text_) {}
 
   const SharedText& text() const { return text_; }
-
-  /// Returns the byte offset of character number `character`, or of the end, or -1.
-  int64_t byte_of_character(int64_t character) const {
-    if (character == 0) return 0;
-    const auto known = static_cast<size_t>(character / step);
-    if (character < 0 || known > places_.size() || places_.empty()) return -1;
-    const size_t from = std::min(known, places_.size() - 1);
-    size_t at = places_[from];
-    for (auto i = static_cast<int64_t>(from) * step; i < character; ++i) {
-      if (at >= text_.size()) return -1;
-      at += static_cast<size_t>(code_point(text_, at).length);
-    }
-    return static_cast<int64_t>(at);
-  }
+  int64_t byte_of_character(int64_t character) const { return index_.byte_of(character); }
 
  private:
-  static constexpr int64_t step = 64;
   SharedText text_;
-  std::vector<size_t> places_;  // of every character number that `step` divides
+  CodePointIndex index_;
 };
 
 /// Adds an answer that begins at a character of the context.

@@ -1,7 +1,5 @@
 #include "data/corpus.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,6 +8,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/io/bytes.h"
+#include "tests/harness/gzip.h"
 #include "tests/harness/scratch.h"
 
 namespace longspan {
@@ -17,6 +16,7 @@ namespace {
 
 using test::contains;
 using test::Folder;
+using test::gzip;
 using test::message_of;
 using test::write_bytes;
 
@@ -27,21 +27,6 @@ std::string some_bytes(int64_t n) {
     bytes[static_cast<size_t>(i)] = static_cast<char>(philox_word(77, i) & 0xFF);
   }
   return bytes;
-}
-
-std::string gzip(std::string_view bytes) {
-  z_stream stream{};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string packed(deflateBound(&stream, bytes.size()), '\0');
-  std::string source(bytes);
-  stream.next_in = reinterpret_cast<Bytef*>(source.data());
-  stream.avail_in = static_cast<uInt>(source.size());
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = static_cast<uInt>(packed.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  packed.resize(stream.total_out);
-  deflateEnd(&stream);
-  return packed;
 }
 
 std::string text_of(const CorpusPart& part) { return {part.bytes.begin(), part.bytes.end()}; }

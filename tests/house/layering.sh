@@ -55,7 +55,9 @@ check() {
       sees["data/unicode"] = "core data/unicode"
       sees["data/tokenizers"] = sees["data/io"] " data/unicode data/tokenizers"
       sees["data"] = sees["nn"] " data/io data/unicode data/tokenizers data"
-      sees["train"] = sees["data"] " train"
+      sees["data/scores"] = sees["data"] " data/scores"
+      sees["data/labelled"] = sees["data"] " data/labelled"
+      sees["train"] = sees["data"] " data/scores data/labelled train"
       all = sees["train"] " " sees["models/all"] " hub"
       sees["hub"] = all
       backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"

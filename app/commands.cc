@@ -104,11 +104,13 @@ enum Command : unsigned {
   summarise = 64,
   imports = 128,
   exports = 256,
-  of_runs = eval | generate | draw | summarise,
-  all_commands = 511
+  predict = 512,
+  of_runs = eval | generate | draw | summarise | predict,
+  all_commands = 1023
 };
-constexpr std::string_view command_names[] = {"train", "eval",      "generate", "draw",  "memory",
-                                              "study", "summarise", "import",   "export"};
+constexpr std::string_view command_names[] = {"train",  "eval",   "generate",  "draw",
+                                              "memory", "study",  "summarise", "import",
+                                              "export", "predict"};
 
 /// What decides which options are used, besides the command.
 struct Case {

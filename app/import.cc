@@ -113,6 +113,10 @@ HubDescription description_of(const std::string& out, const RunConfig& config,
     d.architecture = fmt::format("{}{}", folder.type->class_name, folder.head->name);
   }
   if (const std::string* type = line.value("--type")) d.type = *type;
+  if (const std::vector<std::string> names = config.of_task->label_names(); !names.empty()) {
+    d.labels = names;
+    d.problem_type = config.of_task->problem_type();
+  }
   return d;
 }
 

@@ -8,6 +8,7 @@
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/corpus.h"
+#include "hub/folder.h"
 #include "hub/settings.h"
 #include "nn/axial.h"
 #include "train/config.h"
@@ -218,6 +219,7 @@ std::string fill_sizes(RunConfig& c, const Settings& settings) {
   if (!c.start.from.empty() && !hub) return {};  // sizes are those of the other run
   TaskSizes sizes;
   try {
+    c.of_task->settle(c);
     sizes = c.of_task->sizes(c, *c.model->build(Init{.meta = true}));
   } catch (const Error&) {  // whoever builds the model or opens the data says what is wrong
     return {};
@@ -272,7 +274,19 @@ Settings with_task_of_model(Settings settings) {
 }
 
 Settings settings_of_hub(const std::string& folder) {
-  Settings settings = with_task_of_model(settings_of_folder(folder));
+  Settings settings = settings_of_folder(folder);
+  const HubFolder hub = read_hub_folder(folder);
+  if (hub.head->task == HubTask::classes) {
+    const bool number = hub.problem_type == "regression" || hub.labels.size() == 1;
+    settings.push_back({"task", Json(number ? "regression" : "classes"), folder});
+    const Json several(hub.problem_type == "multi_label_classification");
+    if (!number) {
+      settings.push_back(
+          {"labelled.labels", Json(Json::Array(hub.labels.begin(), hub.labels.end())), folder});
+      settings.push_back({"labelled.several", several, folder});
+    }
+  }
+  settings = with_task_of_model(std::move(settings));
   if (!has_tokenizer(folder)) return settings;
   const Setting* task = last_setting(settings, "task");
   const std::unique_ptr<Task> of_task = make_task(task != nullptr ? task->value.string() : "bytes");

@@ -80,7 +80,7 @@ RunTokens tokens_of(const RunConfig& c) {
 Fingerprint fingerprint_of_data(const RunConfig& config) {
   const DataSet& set = config.of_task->set();
   if (is_generated(set.kind)) return {};
-  std::vector<std::string> paths = paths_of(set, data_place(config));
+  std::vector<std::string> paths = config.of_task->paths(config);
   std::erase_if(paths, [](const std::string& path) {
     // One that is missing is named as such.
     return std::filesystem::exists(path) && !std::filesystem::is_regular_file(path);

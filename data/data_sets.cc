@@ -29,6 +29,9 @@ const std::vector<DataSet> kDataSets = {
     {"wav", "", wav, {}, "90/5/5", {-1, -1, -1}, "16-bit PCM of one channel as mu-law codes"},
     {"images", "", images, {}, "90/5/5", {-1, -1, -1}, "pictures in the layout of CIFAR-10"},
     {"pixels", "", pixels, {}, "90/5/5", {-1, -1, -1}, "pictures as u8[N, 64, 64, 3]"},
+    {"classes", "", tables, {}, "90/5/5", {-1, -1, -1}, "texts with a label each, or several"},
+    {"pairs", "", tables, {}, "90/5/5", {-1, -1, -1}, "pairs of texts with a label each"},
+    {"regression", "", tables, {}, "90/5/5", {-1, -1, -1}, "texts with a number each"},
     {"enwik8",
      "enwik8",
      bytes,
@@ -546,8 +549,8 @@ std::string_view unit_of(DataKind kind) {
   constexpr std::string_view units[] = {"byte",     "character", "word",     "base",   "residue",
                                         "sample",   "value",     "value",    "answer", "symbol",
                                         "place",    "sentence",  "document", "answer", "answer",
-                                        "question", "question"};
-  static_assert(std::size(units) == static_cast<size_t>(DataKind::trivia) + 1);
+                                        "question", "question",  "text"};
+  static_assert(std::size(units) == static_cast<size_t>(DataKind::tables) + 1);
   return units[static_cast<size_t>(kind)];
 }
 
@@ -640,6 +643,8 @@ Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOp
   const bool labelled = set.kind == DataKind::promoters || set.kind == DataKind::profiles;
   require<NotImplemented>(!labelled, "data",
                           "{} has samples with answers, which are no single sequence", id);
+  require<NotImplemented>(set.kind != DataKind::tables, "data",
+                          "{} are texts with labels, which are no single sequence", id);
   require<NotImplemented>(set.kind != DataKind::choices && set.kind != DataKind::trivia, "data",
                           "{} has questions and texts, which are no single sequence", id);
   return Opening(set, place, options).open();

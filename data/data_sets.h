@@ -36,6 +36,7 @@ enum class DataKind : uint8_t {
   profiles,             ///< arrays of bases and of binary labels; read by open_labelled()
   choices,              ///< WikiHop: questions with candidates; read by read_wikihop()
   trivia,               ///< TriviaQA: questions and documents; read by read_triviaqa()
+  tables,               ///< rows of csv, tsv or json with labels; read by find_tables()
 };
 
 /// Whether samples of that kind are generated on demand, without files.

@@ -8,6 +8,7 @@
 #include "app/tasks/questions.h"
 #include "app/tasks/samples.h"
 #include "app/tasks/text.h"
+#include "app/tasks/text_labels.h"
 #include "core/error.h"
 #include "data/tasks.h"
 #include "nn/nearest.h"
@@ -26,7 +27,7 @@ using Make = std::unique_ptr<Task> (*)(const DataSet&);
 constexpr std::pair<DataKind, Make> kinds[] = {
     {DataKind::documents, make_one<DocumentTask>}, {DataKind::promoters, make_one<ProfileTask>},
     {DataKind::profiles, make_one<ProfileTask>},   {DataKind::choices, make_one<ChoiceTask>},
-    {DataKind::trivia, make_one<SpanTask>},
+    {DataKind::trivia, make_one<SpanTask>},        {DataKind::tables, make_one<TextLabelTask>},
 };
 
 TaskEntry entry_of(const DataSet& set) {

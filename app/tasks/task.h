@@ -74,6 +74,17 @@ class Task {
     return {};
   }
 
+  /// Sets options that follow from the data and are not set: names of labels. Called before the
+  /// model is built. Throws IoError and ValueError about the data.
+  virtual void settle(const RunConfig& /*config*/) {}
+  /// The names of the classes that the model tells apart; empty if they have none.
+  virtual std::vector<std::string> label_names() const { return {}; }
+  /// How checkpoints of the package transformers call what is learnt of labels; empty: the number
+  /// of labels says it.
+  virtual std::string problem_type() const { return {}; }
+  /// Returns all files that the data are read from. Throws IoError.
+  virtual std::vector<std::string> paths(const RunConfig& config) const;
+
   /// What tokens stand for without a tokenizer that is read: equal texts mean that equal ids are
   /// equal tokens, unless symbols_follow_data(). `tokenizer`: the name that was given.
   virtual std::string symbols(std::string_view tokenizer) const;

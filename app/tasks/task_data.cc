@@ -78,6 +78,11 @@ std::string TaskData::input(const std::string& /*part*/, int64_t /*index*/) cons
   fail<NotImplemented>("task", "its samples are no texts that can be answered");
 }
 
+std::vector<TaskData::Prediction> TaskData::predict(std::span<const std::string> /*lines*/) const {
+  fail<NotImplemented>("predict",
+                       "predictions are of tasks with labels: classes, pairs and regression");
+}
+
 std::vector<std::string> TaskData::answer(const std::string& /*text*/,
                                           const BeamSearch& /*search*/) const {
   fail<NotImplemented>("task", "it has no answer to a text that is given");

@@ -152,6 +152,15 @@ class TaskData {
   /// Returns the text of item `index` of a split, counted from 0, which answer() takes. Throws
   /// NotImplemented if items are no such texts, and ValueError on an index out of range.
   virtual std::string input(const std::string& part, int64_t index) const;
+  /// What a model predicts of an input.
+  struct Prediction {
+    std::string label;       ///< or a number
+    double probability = 0;  ///< of that label; NaN of a number
+    Members figures;         ///< all of it, by name
+  };
+  /// Returns predictions for inputs, as the lines of a file have them. Throws NotImplemented if the
+  /// task has none.
+  virtual std::vector<Prediction> predict(std::span<const std::string> lines) const;
   /// Returns the lines of the model's answer to a text. Throws NotImplemented if the task has none.
   virtual std::vector<std::string> answer(const std::string& text, const BeamSearch& search) const;
   /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.

@@ -1,6 +1,13 @@
-// longspan summarise: extracts of texts.
+// longspan summarise and longspan predict: what a trained model says of texts.
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "app/commands.h"
 #include "app/tasks/documents.h"
@@ -11,8 +18,8 @@
 namespace longspan {
 namespace {
 
-std::string read_input(const std::string& path) {
-  if (path != "-") return read_file(path, "summarise");
+std::string read_input(const std::string& path, const char* op) {
+  if (path != "-") return read_file(path, op);
   std::string text;
   char some[4096];
   while (const size_t n = std::fread(some, 1, sizeof some, stdin)) text.append(some, n);
@@ -26,7 +33,62 @@ std::vector<Document> documents_of(const std::string& text, const std::string& p
   return {{.article = split_sentences(text), .summary = {}}};
 }
 
+/// Returns the lines of a text, without their ends.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  const std::string_view all = without_byte_order_mark(text);
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t end = std::min(all.find('\n', begin), all.size());
+    std::string line(all.substr(begin, end - begin));
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+void print_prediction(const TaskData::Prediction& p, const std::string& text, bool json) {
+  if (json) {
+    Members row{{"text", text}};
+    row.insert(row.end(), p.figures.begin(), p.figures.end());
+    std::puts(to_string(Json(std::move(row))).c_str());
+  } else if (std::isnan(p.probability)) {
+    std::puts(p.label.c_str());
+  } else {
+    std::puts(fmt::format("{}\t{:.4f}", p.label, p.probability).c_str());
+  }
+}
+
 }  // namespace
+
+int predict_command(int argc, const char* const* argv) {
+  const Flag own[] = {{"--out", "", "the run folder, or a hub folder"},
+                      {"--step", "", "step of the checkpoint; without it the newest"},
+                      {"--json", "", "a line of JSON for each text, with all probabilities", true},
+                      other_data_flag};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan predict --out DIR FILE: a label and its probability for each line of a file, or a "
+      "number; - is standard input. A line of a pair has a tab between its texts.",
+      1);
+  require(line.others.size() == 1, "predict",
+          "got no text; expected a file with a text on each line, or - for standard input");
+  const std::string* const json = line.value("--json");
+  const Trained trained = load_run(line, line, Reads::tokens);
+  const std::vector<std::string> lines = lines_of(read_input(line.others[0], "predict"));
+  const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
+  constexpr size_t together = 256;
+  for (size_t begin = 0; begin < lines.size(); begin += together) {
+    const std::span<const std::string> some =
+        std::span(lines).subspan(begin, std::min(together, lines.size() - begin));
+    const std::vector<TaskData::Prediction> found = data->predict(some);
+    for (size_t i = 0; i < some.size(); ++i) {
+      print_prediction(found[i], some[i], json != nullptr && *json == "true");
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}
 
 int summarise_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the run folder"},
@@ -58,7 +120,7 @@ int summarise_command(int argc, const char* const* argv) {
   const DocumentOptions& e = task->sentences();
   for (const std::string& path : line.others) {
     if (line.others.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
-    for (const Document& text : documents_of(read_input(path), path)) {
+    for (const Document& text : documents_of(read_input(path, "summarise"), path)) {
       require(!text.article.empty(), "summarise", "{} has a text without sentences; expected some",
               path);
       const TokenDocument document =

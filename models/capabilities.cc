@@ -56,10 +56,21 @@ SpanLogits span_logits_of(const Tensor& logits, const Tensor& lengths) {
   return {side(0), side(1)};
 }
 
-void require_no_mask(std::string_view model, const EncoderInputs& in) {
-  require<NotImplemented>(!in.mask, model,
+namespace {
+
+void refuse_mask(std::string_view model, const Tensor& mask) {
+  require<NotImplemented>(!mask, model,
                           "this model reads no mask of single tokens; expected padding at the end "
                           "alone, and lengths");
+}
+
+}  // namespace
+
+void require_no_mask(std::string_view model, const EncoderInputs& in) {
+  refuse_mask(model, in.mask);
+}
+void require_no_mask(std::string_view model, const SourceTokens& in) {
+  refuse_mask(model, in.mask);
 }
 
 int64_t memory_length(const LanguageModel& model) {

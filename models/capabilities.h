@@ -45,6 +45,9 @@ class ContinuesSequences : public virtual Decodes {
 struct SourceTokens {
   Tensor tokens;        ///< [B, S] of an integer dtype
   Tensor lengths = {};  ///< i64 [B]: number of valid tokens in each row; undefined: all
+  /// [B, S] zero at tokens that no other token sees; undefined: none. Only for models whose encoder
+  /// reads it; others throw NotImplemented.
+  Tensor mask = {};
 };
 
 /// Writes a sequence after reading another one, as an encoder-decoder does.
@@ -99,8 +102,9 @@ struct EncoderInputs {
   Tensor mask = {};
 };
 
-/// Throws NotImplemented if an input has a mask, which the model does not read.
+/// Throw NotImplemented if an input has a mask, which the model does not read.
 void require_no_mask(std::string_view model, const EncoderInputs& in);
+void require_no_mask(std::string_view model, const SourceTokens& in);
 
 /// What programs ask about EncoderInputs.
 class ReadsInputs {

@@ -157,6 +157,7 @@ Tensor DocumentModel::logits(const Tensor& tokens, Pass pass) const {
 }
 
 std::unique_ptr<DecodeState> DocumentModel::start_after(const SourceTokens& source) const {
+  require_no_mask("document_model", source);
   const PackedDocuments in =
       (source.lengths ? cut(source.tokens, source.lengths.to_vector<int64_t>())
                       : cut(source.tokens))

@@ -18,6 +18,7 @@ void StreamState::take_rows(const Tensor& rows, bool same_context) {
   if (same_context) return;
   moved(context);
   moved(lengths);
+  moved(hidden);
 }
 
 StreamState& StreamState::of(DecodeState& opaque, std::string_view model, const Tensor& tokens) {

@@ -132,6 +132,7 @@ LayerContext BpTranslator::encoder_context(int64_t length) const {
 }
 
 Tensor BpTranslator::encode(const SourceTokens& in, Pass pass) const {
+  require_no_mask(kName, in);
   const Scope scope("encoder");
   require_tokens("source", in.tokens);
   const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);

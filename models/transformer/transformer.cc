@@ -301,7 +301,8 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
 LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
                                                  const Tensor& targets, Pass pass) const try {
   Stack::Result states = states_of(
-      {.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass, nullptr);
+      {.tokens = tokens, .lengths = source.lengths, .source = source.tokens, .mask = source.mask},
+      pass, nullptr);
   Losses result;
   result.loss = loss(states.y, targets, pass);
   result.auxiliary = std::move(states.losses);
@@ -318,7 +319,12 @@ std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
 }
 
 std::unique_ptr<DecodeState> Transformer::start_after(const SourceTokens& source) const {
-  return start_decoding(source.tokens, source.lengths);
+  const NoGrad off;
+  if (!source.mask) return start_decoding(source.tokens, source.lengths);
+  const Tensor hidden = equal(source.mask, zeros_like(source.mask));
+  const Tensor context =
+      run_encoder(source.tokens, encoder_context(source.lengths, hidden), Pass{}).y;
+  return start_decoding_after(context, source.lengths, hidden);
 }
 
 std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,

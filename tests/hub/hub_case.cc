@@ -15,6 +15,7 @@
 #include "data/io/files.h"
 #include "hub/folder.h"
 #include "models/encoder.h"
+#include "models/generate.h"
 #include "models/reformer/reformer.h"
 #include "models/transformer/encoder_decoder.h"
 #include "models/transformer/transformer.h"
@@ -346,6 +347,57 @@ std::string compare(const HubFolder& folder, LanguageModel& model, const Compute
   return faults;
 }
 
+/// The searches of a case: greedy, and two beam searches.
+constexpr std::pair<std::string_view, BeamSearch> searches[] = {
+    {"greedy", {.beams = 1}},
+    {"beam3", {.beams = 3, .length_penalty = 0.7, .early_stopping = EarlyStopping::true_}},
+    {"beam4-no-repeat", {.beams = 4, .length_penalty = 2, .no_repeat_ngram = 2}},
+};
+
+/// Returns the state from which a model writes, and how many of its tokens are the prompt.
+std::unique_ptr<DecodeState> start_of(const LanguageModel& model, const Tensors& in) {
+  const Tensor source = find(in, "in/input_ids"), mask = find(in, "in/attention_mask");
+  if (const auto* both = dynamic_cast<const EncoderDecoder*>(&model)) {
+    return both->start_decoding(
+        {.source = source, .global = find(in, "in/global_attention_mask"), .mask = mask});
+  }
+  if (const auto* writes = ask<WritesSequences>(model)) {
+    return writes->start_after({.tokens = source, .mask = mask});
+  }
+  return need<ContinuesSequences>(model).start_decoding(source.dim(0));
+}
+
+/// Returns which searches find other tokens than the package; empty: none.
+std::string compare_searches(const HubFolder& folder, const LanguageModel& model,
+                             const Tensors& in) {
+  std::string faults;
+  for (const auto& [name, options] : searches) {
+    const Tensor expected = find(in, fmt::format("generated/{}", name));
+    if (!expected || !folder.ids.end) continue;
+    const bool writes = ask<WritesSequences>(model) != nullptr;
+    const int64_t given = writes ? 1 : find(in, "in/input_ids").dim(1);
+    const Tensor prompt = contiguous(slice(expected, 1, 0, given));
+    BeamSearch search = options;
+    search.end = *folder.ids.end;
+    const int64_t count = 9;
+    const Beams found = beam_search(model, prompt, start_of(model, in), count, search);
+    const std::vector<int64_t> ours = contiguous(select(found.tokens, 1, 0)).to_vector<int64_t>();
+    const std::vector<int64_t> theirs = contiguous(slice(expected, 1, given)).to_vector<int64_t>();
+    const int64_t width = expected.dim(1) - given;
+    for (int64_t b = 0; b < expected.dim(0); ++b) {
+      for (int64_t i = 0; i < width; ++i) {
+        const int64_t a = ours[static_cast<size_t>(b * count + i)];
+        if (a != theirs[static_cast<size_t>(b * width + i)]) {
+          faults += fmt::format(" {} has another token {} in row {};", name, i, b);
+          break;
+        }
+        if (a == search.end) break;
+      }
+    }
+  }
+  return faults;
+}
+
 }  // namespace
 
 std::string fault_of_hub_folder(const std::string& path) {
@@ -365,7 +417,8 @@ std::string fault_of(const HubFolder& folder, LanguageModel& model, const std::s
     expected[t.name] = std::move(t.tensor);
   }
   if (!expected.contains("loss")) return {};
-  return compare(folder, model, compute(folder, model, expected), expected);
+  return compare(folder, model, compute(folder, model, expected), expected) +
+         compare_searches(folder, model, expected);
 }
 
 }  // namespace longspan::test

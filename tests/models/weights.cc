@@ -510,13 +510,14 @@ TEST(WeightsRefuse, AnotherArchitecture) {
             }).find("neither couple nor emb_norm"),
             std::string::npos);
   BartKeys bart;
-  bart.encoder_ffn_dim = 3;
-  EXPECT_NE(refusal([&] { bart_config(bart); }).find("widths 3 and 4096"), std::string::npos);
+  bart.encoder_attention_heads = 3;
+  EXPECT_NE(refusal([&] { bart_config(bart); }).find("encoder_attention_heads is 3"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { bart_keys(transformer_preset("base")); }).find("positions = learned"),
             std::string::npos);
   TransformerConfig coupled = transformer_preset("bart");
   coupled.couple = true;
-  EXPECT_NE(refusal([&] { bart_keys(coupled); }).find("source_vocab and couple"),
+  EXPECT_NE(refusal([&] { bart_keys(coupled); }).find("neither d_embed nor couple"),
             std::string::npos);
   LedKeys led;
   EXPECT_NE(refusal([&] {

@@ -1,5 +1,7 @@
 #include "train/config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -204,6 +204,7 @@
 #include "data/tasks.h"
 #include "data/token_file.h"
 #include "data/tokenizers/hub_added_tokens.h"
+#include "data/tokenizers/hub_classes.h"
 #include "data/tokenizers/hub_encoding.h"
 #include "data/tokenizers/hub_model.h"
 #include "data/tokenizers/hub_normalizer.h"

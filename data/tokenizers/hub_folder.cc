@@ -170,11 +170,11 @@ class Folder {
       const auto at = tokens_.find(name);
       if (at != tokens_.end()) all.push_back(at->second);
     }
-    for (const auto& [name, token] : tokens_) {
-      const bool listed = std::any_of(all.begin(), all.end(), [&](const Json& t) {
-        return content_of(t) == content_of(token);
-      });
-      if (!listed) all.push_back(token);
+    for (const auto& named : tokens_) {
+      const std::string content = content_of(named.second);
+      const bool listed = std::any_of(all.begin(), all.end(),
+                                      [&](const Json& t) { return content_of(t) == content; });
+      if (!listed) all.push_back(named.second);
     }
     all.insert(all.end(), more_.begin(), more_.end());
     return all;

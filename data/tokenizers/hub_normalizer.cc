@@ -187,8 +187,10 @@ void prepend(const std::string& text, const AlignedText& old, AlignedText& to) {
   if (old.bytes.empty()) return;
   const SourceBytes first = old.tracked ? old.from[0] : SourceBytes{};
   to.bytes = text;
+  to.check_size();
   if (old.tracked) to.from.assign(text.size(), first);
   change.keep(old.bytes.size());
+  to.check_size();
 }
 
 BertRules bert_rules(HubPart& part) {

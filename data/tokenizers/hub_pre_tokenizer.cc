@@ -117,9 +117,7 @@ template <class Adds>
 void rewrite(Words& w, std::string_view prefix, std::string_view space, Adds&& adds) {
   const AlignedText& old = w.text;
   AlignedText& to = w.spare;
-  to.clear();
-  to.tracked = old.tracked;
-  to.origin = old.origin;
+  to.begin_from(old);
   const auto add = [&](std::string_view text, SourceBytes source) {
     to.bytes += text;
     if (to.tracked) to.from.insert(to.from.end(), text.size(), source);
@@ -135,6 +133,7 @@ void rewrite(Words& w, std::string_view prefix, std::string_view space, Adds&& a
       to.bytes += old.bytes[at];
       if (to.tracked) to.from.push_back(old.from[at]);
     }
+    to.check_size();
     word = {begin, u32(to.bytes.size())};
   }
   std::swap(w.text, w.spare);
@@ -164,9 +163,7 @@ void split_byte_level(Words& w) {
 void spell_bytes(Words& w) {
   static const std::array<int32_t, 256> characters = byte_level_characters();
   AlignedText& to = w.spare;
-  to.clear();
-  to.tracked = w.text.tracked;
-  to.origin = w.text.origin;
+  to.begin_from(w.text);
   for (HubWord& word : w.words) {
     const uint32_t begin = u32(to.bytes.size());
     for (uint32_t at = word.begin; at < word.end; ++at) {
@@ -174,6 +171,7 @@ void spell_bytes(Words& w) {
       append_utf8(to.bytes, characters[static_cast<uint8_t>(w.text.bytes[at])]);
       if (to.tracked) to.from.insert(to.from.end(), to.bytes.size() - before, w.text.from[at]);
     }
+    to.check_size();
     word = {begin, u32(to.bytes.size())};
   }
   std::swap(w.text, w.spare);

@@ -10,6 +10,7 @@ namespace longspan {
 namespace {
 
 constexpr const char* kOp = "tokenizer";
+constexpr int64_t longest_row = 1 << 24;  // what a row may be padded to
 
 using Tokens = std::span<const HubToken>;
 
@@ -136,9 +137,9 @@ std::vector<HubEncoding> make_hub_rows(std::vector<std::vector<HubToken>> texts,
   require(options.max_length >= 0 && options.pad_to >= 0 && options.pad_multiple >= 0, kOp,
           "a row of {} tokens, padded to {} and a multiple of {}; expected no negative numbers",
           options.max_length, options.pad_to, options.pad_multiple);
-  require(options.pad_to <= INT32_MAX && options.pad_multiple <= INT32_MAX, kOp,
-          "padding to {} tokens and a multiple of {}; expected less than 2^31", options.pad_to,
-          options.pad_multiple);
+  require(options.pad_to <= longest_row && options.pad_multiple <= longest_row, kOp,
+          "padding to {} tokens and a multiple of {}; expected at most {}", options.pad_to,
+          options.pad_multiple, longest_row);
   std::vector<std::vector<Tokens>> parts(texts.size());
   const int64_t extra = options.special ? processor.added(pair) : 0;
   std::vector<int64_t> room(texts.size(), INT64_MAX);
@@ -205,7 +206,7 @@ HubEncodeOptions read_file_options(const Json& truncation, const Json& padding, 
     const Json* strategy = part.find("strategy");
     const Json* fixed = strategy == nullptr ? nullptr : strategy->find("Fixed");
     if (fixed != nullptr && fixed->is_integer() && fixed->integer() >= 0 &&
-        fixed->integer() <= INT32_MAX) {
+        fixed->integer() <= longest_row) {
       o.pad_to = fixed->integer();
     } else if (strategy == nullptr || !strategy->is_string() ||
                strategy->string() != "BatchLongest") {

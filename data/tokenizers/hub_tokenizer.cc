@@ -179,10 +179,8 @@ class HubTokenizer::Pipeline {
                   std::string_view(all.bytes).substr(part.begin, part.end - part.begin), work);
         continue;
       }
+      changed.begin_from(all);
       changed.bytes.assign(all.bytes, part.begin, part.end - part.begin);
-      changed.tracked = all.tracked;
-      changed.origin = all.origin;
-      changed.from.clear();
       if (all.tracked) {
         changed.from.assign(all.from.begin() + static_cast<std::ptrdiff_t>(part.begin),
                             all.from.begin() + static_cast<std::ptrdiff_t>(part.end));

@@ -11,7 +11,7 @@ namespace longspan {
 class TokenTable {
  public:
   /// The largest id that is accepted.
-  static constexpr int64_t largest_id = 50'000'000;
+  static constexpr int64_t largest_id = 4'000'000;
 
   /// Adds a token. Returns false if the id already has one. A token that is there with another id
   /// keeps its text there, and is found by the new one.

@@ -1,5 +1,6 @@
 #include "data/unicode/aligned_text.h"
 
+#include "core/error.h"
 #include "data/unicode/unicode.h"
 
 namespace longspan {
@@ -8,6 +9,7 @@ void AlignedText::assign(std::string_view text, size_t begin, bool track) {
   bytes.assign(text);
   tracked = track;
   origin = static_cast<uint32_t>(begin);
+  limit = 1024 * text.size() + 65536;
   from.clear();
   if (!tracked) return;
   from.reserve(text.size());
@@ -19,10 +21,13 @@ void AlignedText::assign(std::string_view text, size_t begin, bool track) {
   }
 }
 
+void AlignedText::fail_size() const {
+  fail("tokenizer", "a text grows to {} bytes while it is normalized; expected at most {}",
+       bytes.size(), limit);
+}
+
 TextChange::TextChange(const AlignedText& old, AlignedText& to) : old_(old), to_(to) {
-  to_.clear();
-  to_.tracked = old.tracked;
-  to_.origin = old.origin;
+  to_.begin_from(old);
   to_.bytes.reserve(old.bytes.size() + old.bytes.size() / 8);
 }
 

@@ -22,6 +22,8 @@ class AlignedText {
   std::vector<SourceBytes> from;  ///< for each byte; empty unless tracked
   bool tracked = false;
   uint32_t origin = 0;  ///< where the text began in its source
+  size_t limit =
+      SIZE_MAX;  ///< bytes that it may grow to: a file could make it grow without a bound
 
   /// Starts again with a part of a source text that begins at byte `begin` of it.
   void assign(std::string_view text, size_t begin, bool track);
@@ -32,10 +34,24 @@ class AlignedText {
       return {from.empty() ? origin : from.back().end, from.empty() ? origin : from.back().end};
     return {from[begin].begin, from[end - 1].end};
   }
+  /// Throws ValueError if it has more bytes than `limit`.
+  void check_size() const {
+    if (bytes.size() > limit) fail_size();
+  }
+  /// Becomes empty, and otherwise as the text that it is made of.
+  void begin_from(const AlignedText& old) {
+    clear();
+    tracked = old.tracked;
+    origin = old.origin;
+    limit = old.limit;
+  }
   void clear() {
     bytes.clear();
     from.clear();
   }
+
+ private:
+  [[noreturn]] void fail_size() const;
 };
 
 /// Writes a changed text character by character, as the package tokenizers does: a character that
@@ -68,6 +84,7 @@ class TextChange {
   }
   void add(std::string_view character, SourceBytes source) {
     to_.bytes += character;
+    to_.check_size();
     if (to_.tracked) to_.from.insert(to_.from.end(), character.size(), source);
   }
 

@@ -164,7 +164,11 @@ void CharacterRules::apply(const AlignedText& text, AlignedText& to) const {
   TextChange change(text, to);
   if (!text.tracked) {
     for_each(
-        text.bytes, [&](std::string_view, std::string_view by) { to.bytes += by; },
+        text.bytes,
+        [&](std::string_view, std::string_view by) {
+          to.bytes += by;
+          to.check_size();
+        },
         [&](std::string_view one) { to.bytes += one; });
     return;
   }
@@ -181,6 +185,9 @@ void CharacterRules::apply(const AlignedText& text, AlignedText& to) const {
       changes.push_back({by.substr(at, length_at(by, at)), 0});
       at += changes.back().character.size();
     }
+    require(changes.size() <= text.limit, kOp,
+            "a text grows to {} characters by the rules for characters; expected at most {}",
+            changes.size(), text.limit);
     for (int i = 0; i < more; ++i) changes[changes.size() - 1 - static_cast<size_t>(i)].change = 1;
     if (more < 0 && !changes.empty()) changes.back().change += more;
   };

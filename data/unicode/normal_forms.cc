@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -157,13 +158,36 @@ void compose(std::vector<Changed>& all) {
   all.swap(out);
 }
 
+/// Whether a text is surely in a normal form already: no character changes alone, and none is a
+/// mark or a part of a syllable, which characters around it could join or overtake.
+bool is_plain(NormalForm form, std::string_view text) {
+  const bool compatible = form == NormalForm::nfkd || form == NormalForm::nfkc;
+  const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
+  for (size_t at = 0; at < text.size();) {
+    if (static_cast<uint8_t>(text[at]) < 0x80) {
+      ++at;
+      continue;
+    }
+    const CodePoint c = code_point(text, at);
+    at += static_cast<size_t>(c.length);
+    const uint16_t classes = package_classes(c.value);
+    if ((classes & PackageClass::mark) != 0 || (c.value >= 0x1100 && c.value < 0x1200))
+      return false;
+    if (compatible && (classes & PackageClass::compatible) != 0) return false;
+    if (composes && (classes & PackageClass::excluded) != 0) return false;
+    const uint8_t properties = package_properties(c.value);
+    constexpr uint8_t ordered = PackageProperty::accent | PackageProperty::ordered;
+    if ((properties & ordered) != 0) return false;
+    if (!composes && (properties & PackageProperty::decomposes) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void normalize(NormalForm form, const AlignedText& text, AlignedText& to) {
   TextChange change(text, to);
-  if (std::all_of(text.bytes.begin(), text.bytes.end(), [](char c) { return c >= 0; })) {
-    return change.keep(text.bytes.size());
-  }
+  if (is_plain(form, text.bytes)) return change.keep(text.bytes.size());
   const bool compatible = form == NormalForm::nfkd || form == NormalForm::nfkc;
   std::vector<Changed> all = decomposition(text.bytes, compatible);
   if (form == NormalForm::nfc || form == NormalForm::nfkc) compose(all);

@@ -66,8 +66,8 @@ std::unique_ptr<DecodeState> EncoderDecoder::start_decoding(const SequenceInputs
 LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,
                                                     const Tensor& tokens, const Tensor& targets,
                                                     Pass pass) const try {
-  const SequenceInputs in{.source = source.tokens, .lengths = source.lengths, .tokens = tokens,
-                          .mask = source.mask};
+  const SequenceInputs in{
+      .source = source.tokens, .lengths = source.lengths, .tokens = tokens, .mask = source.mask};
   Stack::Result both = states(in, pass);
   Losses result;
   result.loss = loss(both.y, targets, pass);
@@ -79,8 +79,7 @@ LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,
 }
 
 std::unique_ptr<DecodeState> EncoderDecoder::start_after(const SourceTokens& source) const {
-  return start_decoding(
-      {.source = source.tokens, .lengths = source.lengths, .mask = source.mask});
+  return start_decoding({.source = source.tokens, .lengths = source.lengths, .mask = source.mask});
 }
 
 Tensor EncoderDecoder::attention_map(const Tensor& source, int64_t layer) const {

@@ -375,6 +375,28 @@ TEST(HubTokenizer, RefusesByNameWhatItDoesNotHave) {
   EXPECT_NO_THROW(open_hub_tokenizer(folder.path()));
 }
 
+TEST(HubTokenizer, BoundsHowMuchATextGrows) {
+  const Folder folder;
+  std::string normalizers, pre_tokenizers;
+  for (int i = 0; i < 40; ++i) {
+    normalizers += R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"},)";
+    pre_tokenizers += R"({"type":"ByteLevel","use_regex":false},)";
+  }
+  normalizers.pop_back();
+  pre_tokenizers.pop_back();
+  write_bytes(
+      folder / "tokenizer.json",
+      file_with("normalizer", R"({"type":"Sequence","normalizers":[)" + normalizers + "]}"));
+  EXPECT_TRUE(contains(
+      message_of<ValueError>([&] { open_hub_tokenizer(folder.path())->encode("aaa"); }), "grows"));
+  write_bytes(folder / "tokenizer.json",
+              file_with("pre_tokenizer",
+                        R"({"type":"Sequence","pretokenizers":[)" + pre_tokenizers + "]}"));
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { open_hub_tokenizer(folder.path())->encode("\u00e9"); }),
+               "grows"));
+}
+
 TEST(HubTokenizer, ListsAllThatIsWrongAtOnce) {
   const Folder folder;
   std::string file = file_with("decoder", R"({"type":"CTC"})");

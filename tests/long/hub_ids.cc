@@ -1,8 +1,10 @@
-// hub_ids FOLDER LINES.json [special] [text] [file] [skip] [NAME=VALUE...]: prints what the tokenizer of a hub
-// folder makes of each text of an array, or of each pair of texts, one JSON object a line.
-// `special`: with the tokens of the template; `text`: names of special tokens are text; `file`:
-// truncated and padded as tokenizer.json says; `skip`: decoded without special tokens. For
-// tests/long/hub_tokenizers.py.
+// hub_ids FOLDER LINES.json [special] [text] [file] [skip] [NAME=VALUE...]: prints what the
+// tokenizer of a hub folder makes of each text of an array, or of each pair of texts, one JSON
+// object a line. `special`: with the tokens of the template; `text`: names of special tokens are
+// text; `file`: truncated and padded as tokenizer.json says; `skip`: decoded without special
+// tokens. For tests/long/hub_tokenizers.py.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <set>
 #include <string>
@@ -21,6 +23,27 @@ Json array_of(const std::vector<T>& values) {
   Json::Array all;
   for (const T& value : values) all.emplace_back(static_cast<int64_t>(value));
   return all;
+}
+
+/// Prints MB/s of encode(), and of encode_text().
+void print_speed(const HubTokenizer& tokenizer, const Json::Array& lines) {
+  double best = 1e9, best_row = 1e9;
+  size_t bytes = 0, tokens = 0;
+  for (int pass = 0; pass < 5; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    bytes = tokens = 0;
+    for (const Json& line : lines) {
+      tokens += tokenizer.encode(line.string()).size();
+      bytes += line.string().size();
+    }
+    const auto middle = std::chrono::steady_clock::now();
+    for (const Json& line : lines) tokens += tokenizer.encode_text(line.string()).ids.size();
+    const auto end = std::chrono::steady_clock::now();
+    best = std::min(best, std::chrono::duration<double>(middle - begin).count());
+    best_row = std::min(best_row, std::chrono::duration<double>(end - middle).count());
+  }
+  const auto size = static_cast<double>(bytes) * 1e-6;
+  std::printf("%.1f MB/s as ids, %.1f as rows; %zu tokens\n", size / best, size / best_row, tokens);
 }
 
 int print(int argc, char** argv) {
@@ -44,6 +67,10 @@ int print(int argc, char** argv) {
   if (has("file")) options = tokenizer->file_options();
   options.special = has("special");
   const Json lines = parse_json(read_file(argv[2], "hub_ids", 1 << 30));
+  if (has("speed")) {
+    print_speed(*tokenizer, lines.array());
+    return 0;
+  }
   for (const Json& line : lines.array()) {
     const bool pair = line.is_array();
     const HubEncoding row =

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "app/run_config.h"
-
 namespace longspan {
 
 Tensor synthetic_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
@@ -29,10 +27,6 @@ std::string Task::tokenizer(std::string_view given) const {
 
 std::unique_ptr<const Tokenizer> Task::text_tokenizer(std::string_view /*given*/) const {
   return nullptr;
-}
-
-std::vector<std::string> Task::paths(const RunConfig& config) const {
-  return paths_of(set_, data_place(config));
 }
 
 int64_t Task::longest_sample(int64_t length, const LanguageModel& /*model*/) const {

@@ -6,6 +6,10 @@
 
 namespace longspan {
 
+std::vector<std::string> Task::paths(const RunConfig& config) const {
+  return paths_of(set(), data_place(config));
+}
+
 size_t part_index(const std::string& part) {
   for (size_t i = 0; i < 3; ++i) {
     if (part == part_names[i]) return i;

@@ -584,8 +584,9 @@ TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
   write_bytes(folder / "vocab.txt", "[UNK]\na\n");
   EXPECT_EQ(open_tokenizer(folder.path())->vocabulary(), 2);
   const Folder empty;
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer(empty.path()); }),
-                       "expected vocab.json and merges.txt, vocab.txt or one .model file"));
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { open_tokenizer(empty.path()); }),
+               "expected tokenizer.json, vocab.json and merges.txt, vocab.txt or one .model file"));
   EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer("byte"); }),
                        "got \"byte\"; expected bytes, char27"));
 }

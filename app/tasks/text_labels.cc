@@ -230,6 +230,12 @@ TextLabelData::TextLabelData(const TrainingRun& run, const TextLabelTask& task, 
       task_(task),
       model_(need<ClassifiesSequences>(*run.model)),
       tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)) {
+  const TextCount count = task.is_pair() ? TextCount::two : TextCount::one;
+  if (reads && !task.is_number() && task.options().labels.empty()) {
+    // Whoever named the classes has left out what is wrong with the data.
+    const auto tables = sources_of(run.config, task.set(), task.options());
+    survey_text_labels(std::span(tables.data(), 2), count);
+  }
   const int64_t needed = task.is_number() ? 1 : std::ssize(task.options().labels);
   require(model_.classes() == needed, "model.classes", "got {}; expected {}{}", model_.classes(),
           needed,
@@ -244,7 +250,6 @@ TextLabelData::TextLabelData(const TrainingRun& run, const TextLabelTask& task, 
           begin > 0 ? " and one before each text" : "");
   if (!reads) return;
   const auto sources = sources_of(run.config, task.set(), task.options());
-  const TextCount count = task.is_pair() ? TextCount::two : TextCount::one;
   for (size_t part = 0; part < 3; ++part) {
     if (sources[part].paths.empty()) continue;
     rows_.parts[part] =

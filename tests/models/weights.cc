@@ -567,12 +567,12 @@ TEST(WeightsRefuse, AnotherArchitecture) {
             std::string::npos);
   EXPECT_NE(refusal([&] { encoder_keys(bigbird_preset("base")); }).find("position_offset is 0"),
             std::string::npos);
-  BigBird spans = [] {
+  BigBird chooser = [] {
     BigBirdConfig b = bigbird_preset("tiny");
-    b.span_head = true;
+    b.choice_head = true;
     return BigBird(b, Init{});
   }();
-  EXPECT_NE(refusal([&] { named_as(bigbird_format, spans); }).find("no name for spans.weight"),
+  EXPECT_NE(refusal([&] { named_as(bigbird_format, chooser); }).find("no name for choice.weight"),
             std::string::npos);
 }
 

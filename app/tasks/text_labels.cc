@@ -156,6 +156,18 @@ void add_class_scores(const ConfusionMatrix& matrix, TaskData::Report& report) {
   add_scores(report, all);
 }
 
+/// Returns a run's model as a classifier. Without names of classes, says first what is wrong with
+/// the data, as whoever chose the model has left that out.
+const ClassifiesSequences& classifier_of(const TrainingRun& run, const TextLabelTask& task,
+                                         bool reads) {
+  if (reads && !task.is_number() && task.options().labels.empty()) {
+    const auto tables = sources_of(run.config, task.set(), task.options());
+    survey_text_labels(std::span(tables.data(), 2),
+                       task.is_pair() ? TextCount::two : TextCount::one);
+  }
+  return need<ClassifiesSequences>(*run.model);
+}
+
 }  // namespace
 
 void TextLabelTask::visit(Fields& v) {
@@ -228,14 +240,9 @@ LanguageModel::Losses TextLabelTask::synthetic_loss(const SyntheticStep& s) cons
 TextLabelData::TextLabelData(const TrainingRun& run, const TextLabelTask& task, bool reads)
     : run_(run),
       task_(task),
-      model_(need<ClassifiesSequences>(*run.model)),
+      model_(classifier_of(run, task, reads)),
       tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)) {
   const TextCount count = task.is_pair() ? TextCount::two : TextCount::one;
-  if (reads && !task.is_number() && task.options().labels.empty()) {
-    // Whoever named the classes has left out what is wrong with the data.
-    const auto tables = sources_of(run.config, task.set(), task.options());
-    survey_text_labels(std::span(tables.data(), 2), count);
-  }
   const int64_t needed = task.is_number() ? 1 : std::ssize(task.options().labels);
   require(model_.classes() == needed, "model.classes", "got {}; expected {}{}", model_.classes(),
           needed,

@@ -155,7 +155,7 @@ TEST_F(Promoters, SayWhatIsWrong) {
   refused(with({"--set", "profiles.kmer=9"}), "profiles.kmer is 9: expected 1 to 8");
   refused(with({"--set", "profiles.stride=0"}), "profiles.stride is 0: expected 1 to");
   refused(with({"--split", "0/50/50"}), " has no samples");
-  refused(with({"--model", "local_transformer"}), "choose an encoder such as bigbird:motif");
+  refused(with({"--model", "sparse_transformer"}), "choose an encoder such as bigbird:motif");
   refused(with({"--model", "led"}), "led maps a sequence to another");
   refused({"data", "check", "promoter", "--data", "promoter=" + folder.path()},
           "promoter lacks positive.fasta");
@@ -481,7 +481,7 @@ TEST_F(TriviaQa, SaysWhatIsWrong) {
           "length: got 24; questions have up to questions.most = 20 tokens, and some stand around "
           "them: expected 25 or more");
   refused(with({"--set", "questions.longest=0"}), "questions.longest is 0: expected 1 to");
-  refused({"train", "--task", "triviaqa", "--out", out},
+  refused({"train", "--model", "sparse_transformer", "--task", "triviaqa", "--out", out},
           "choose an encoder such as longformer:triviaqa");
   std::filesystem::remove(data / "evidence/wikipedia/Cleo.txt");
   refused(with({}), "question tc_2 has a document ");

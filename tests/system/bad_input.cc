@@ -314,7 +314,7 @@ const std::vector<Case>& cases() {
                {"dilation is 0", "expected 1 to"}},
               {"globals that there are not",
                train({"--model", "longformer", "--set", "model.globals=last"}),
-               {"model.globals", "last", "expected by_task, first or none"}},
+               {"model.globals", "last", "expected by_task, first, none, question or candidate"}},
               {"block of nothing",
                train({"--model", "bigbird", "--set", "model.block=0"}),
                {"bigbird: block is 0", "expected 1 or more"}},

@@ -20,7 +20,8 @@ using Words = std::vector<std::string>;
 /// Kinds of models: a decoder, an encoder, an encoder-decoder of summaries, one of documents.
 constexpr std::string_view kinds = "desh";
 
-/// The kinds that use an option, by command; - where the command does not have it.
+/// The kinds that use an option, by command; x where none does, - where the command does not have
+/// it.
 struct Row {
   std::string option, value;
   std::string eval, generate, draw, summarise;
@@ -57,6 +58,7 @@ const std::vector<Row>& table() {
       {"--data", "DATA", "desh", "s", "des", ""},
       {"--data-root", "ROOT", "desh", "s", "des", ""},
       {"--split", "90/5/5", "desh", "s", "des", ""},
+      {"--columns", "text=a", "x", "-", "x", "-"},  // of labelled tables alone
       {"--tokenizer", "bytes", "desh", "ds", "des", "h"},
       {"--length", "16", "desh", "s", "des", ""},
       {"--target-length", "9", "s", "s", "", ""},

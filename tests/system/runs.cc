@@ -383,7 +383,7 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   more.insert(more.end(), {"--set", "motifs.mismatches=8", "--out", folder / "never"});
   EXPECT_NE(run(more).err.find("fewer mismatches than bases"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder / "never"));
-  EXPECT_NE(run({"train", "--model", "local_transformer", "--task", "motif-dna", "--out",
+  EXPECT_NE(run({"train", "--model", "sparse_transformer", "--task", "motif-dna", "--out",
                  folder / "none"})
                 .err.find("choose an encoder such as bigbird:motif"),
             std::string::npos);

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/kernels/copy.h"
 #include "data/io/files.h"
+#include "data/io/json_members.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "train/state.h"
@@ -445,14 +446,7 @@ Json pretrained_json(const Json& config) {
 }
 
 Json read_pretrained_json(const std::string& path) {
-  const std::string file = in_folder(path, kConfig);
-  try {
-    Json json = parse_json(read_file(file, kOp));
-    require(json.is_object(), kOp, "it is {}; expected an object", json.kind());
-    return json;
-  } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", file, error.what());
-  }
+  return read_json_object(in_folder(path, kConfig), kOp);
 }
 
 Settings settings_of_members(const Json& given, const std::string& origin, const Json& known,

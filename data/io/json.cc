@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/io/files.h"
 #include "data/io/json_members.h"
 
 namespace longspan {
@@ -228,8 +229,10 @@ double Json::number() const {
   return is_integer() ? static_cast<double>(integer()) : get<double>("a number");
 }
 const std::string& Json::string() const { return get<std::string>("a string"); }
-const Json::Array& Json::array() const { return *get<Shared<Array>>("an array"); }
-const Json::Object& Json::object() const { return *get<Shared<Object>>("an object"); }
+const Json::Array& Json::array() const& { return *get<Shared<Array>>("an array"); }
+const Json::Object& Json::object() const& { return *get<Shared<Object>>("an object"); }
+Json::Array Json::array() const&& { return array(); }  // `*this` is no temporary here
+Json::Object Json::object() const&& { return object(); }
 
 Json::Json(Array value) : value_(std::make_shared<const Array>(std::move(value))) {}
 Json::Json(Object value) : value_(std::make_shared<const Object>(std::move(value))) {}
@@ -270,6 +273,16 @@ Json parse_json(std::string_view text, int max_depth) {
     fail("json", "{}", builder.problem());
   }
   return builder.take();
+}
+
+Json read_json_object(const std::string& path, std::string_view op, int64_t limit) {
+  try {
+    Json json = parse_json(read_file(path, op, limit));
+    require(json.is_object(), op, "it is {}; expected an object", json.kind());
+    return json;
+  } catch (const ValueError& error) {
+    fail<IoError>(op, "{}: {}", path, error.what());
+  }
 }
 
 void parse_members(std::string_view text, int max_depth, const TakeMember& take,

@@ -47,8 +47,11 @@ class Json {
   int64_t integer() const;
   double number() const;
   const std::string& string() const;
-  const Array& array() const;
-  const Object& object() const;
+  const Array& array() const&;
+  const Object& object() const&;
+  /// Of a temporary the value itself, which a loop may go through.
+  Array array() const&&;
+  Object object() const&&;
 
   /// Returns the member of that name, or null if there is none or this is not an object.
   const Json* find(std::string_view name) const&;

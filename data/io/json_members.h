@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -7,6 +8,9 @@
 namespace longspan {
 
 class Json;
+
+/// Reads a file of at most `limit` bytes that has one JSON object. Throws IoError that names it.
+Json read_json_object(const std::string& path, std::string_view op, int64_t limit = 64 << 20);
 
 /// Receives the members of an object one by one.
 using TakeMember = std::function<void(std::string name, Json value)>;

@@ -1,11 +1,25 @@
 #include "data/tokenizers/hub_part.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "core/error.h"
 #include "data/unicode/unicode.h"
 
 namespace longspan {
+
+std::string only_file(const std::string& folder, std::string_view ending) {
+  std::string found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if (!path.ends_with(ending)) continue;
+    if (!found.empty()) return {};
+    found = path;
+  }
+  return found;
+}
 namespace {
 
 constexpr size_t most_issues = 20;

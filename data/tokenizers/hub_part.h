@@ -13,6 +13,10 @@
 
 namespace longspan {
 
+/// Returns the path of the only file of a folder whose name ends so; empty if there is none, or
+/// more than one.
+std::string only_file(const std::string& folder, std::string_view ending);
+
 /// Collects everything that a file of a hub folder is refused for, so that one error lists it all.
 class HubIssues {
  public:

@@ -1,4 +1,6 @@
 // Which files of a hub folder make its tokenizer.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -6,6 +8,7 @@
 #include "core/error.h"
 #include "data/io/base64.h"
 #include "data/io/files.h"
+#include "data/io/json_members.h"
 #include "data/tokenizers/hub_classes.h"
 #include "data/tokenizers/hub_part.h"
 #include "data/tokenizers/hub_tokenizer.h"
@@ -20,20 +23,9 @@ constexpr int64_t largest_file = 1 << 30;
 
 bool there(const std::string& path) { return kind_of_path(path, kOp) == PathKind::file; }
 
-Json read_json(const std::string& path) {
-  try {
-    return parse_json(read_file(path, kOp, largest_file));
-  } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", path, error.what());
-  }
-}
-
 /// Reads an object; a missing file has no members.
 Json read_object(const std::string& path) {
-  if (!there(path)) return Members{};
-  Json json = read_json(path);
-  require<IoError>(json.is_object(), kOp, "{} is {}; expected an object", path, json.kind());
-  return json;
+  return there(path) ? read_json_object(path, kOp) : Members{};
 }
 
 std::string text_of(const Json* json) {
@@ -53,27 +45,32 @@ Json value_of(const std::string& text) {
   }
 }
 
-/// The only file of a folder with this ending, or nothing.
-std::string only_file(const std::string& folder, std::string_view ending) {
-  std::string found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string path = entry->path().string();
-    if (!path.ends_with(ending)) continue;
-    if (!found.empty()) return {};
-    found = path;
+/// Throws ValueError unless settings are among those that count.
+void require_known(const std::map<std::string, std::string>& settings) {
+  constexpr std::string_view known[] = {
+      "tokenizer_class",  "do_lower_case",   "strip_accents",
+      "add_prefix_space", "offset",          "tokenize_chinese_chars",
+      "src_lang",         "tgt_lang",        "bos_token",
+      "eos_token",        "unk_token",       "sep_token",
+      "pad_token",        "cls_token",       "mask_token",
+      "padding_side",     "truncation_side", "clean_up_tokenization_spaces",
+      "model_max_length", "trim_offsets",    "split_special_tokens"};
+  for (const auto& setting : settings) {
+    require(std::ranges::find(known, setting.first) != std::end(known), kOp,
+            "there is no setting {}; expected one of {}, special_in_text", setting.first,
+            fmt::join(known, ", "));
   }
-  return found;
 }
 
 /// What the files say besides the vocabulary.
 class Folder {
  public:
   Folder(const std::string& path, const HubOptions& options) : path_(path), options_(options) {
+    require_known(options.settings);
     const Json config = read_object(path + "/tokenizer_config.json");
     for (const JsonMember& member : config.object()) given_[member.name] = member.value;
-    for (const JsonMember& member : read_object(path + "/special_tokens_map.json").object()) {
+    const Json special = read_object(path + "/special_tokens_map.json");
+    for (const JsonMember& member : special.object()) {
       if (given_.count(member.name) == 0) given_[member.name] = member.value;
     }
     for (const auto& [name, text] : options.settings) given_[name] = value_of(text);
@@ -113,10 +110,9 @@ class Folder {
     family_ = hub_class_name(name);
     require(family_ != "?", kOp,
             "{} is a {}, which may make another pipeline of these files; expected a class of "
-            "docs/tokenizers.md, or --tokenizer-setting tokenizer_class=PreTrainedTokenizerFast to "
-            "take "
+            "docs/tokenizers.md, or --tokenizer {}:tokenizer_class=PreTrainedTokenizerFast to take "
             "tokenizer.json as it is",
-            path_, name);
+            path_, name, path_);
     if (family_.empty() && !there(path_ + "/tokenizer.json")) {
       if (there(path_ + "/vocab.txt")) family_ = "BertTokenizer";
       if (there(path_ + "/vocab.json")) family_ = "GPT2Tokenizer";
@@ -312,8 +308,7 @@ std::optional<std::string> remedy_for(const Folder& folder, const HubClass& c, c
       if (value.is_null() ? now == nullptr : now != nullptr && *now == value) continue;
       settings[name] = value;
       ++changed;
-      text += (text.empty() ? "" : " and ") +
-              fmt::format("--tokenizer-setting {}={}", name, to_string(value));
+      text += (text.empty() ? "" : ",") + fmt::format("{}={}", name, to_string(value));
     }
     if (changed >= fewest || pipeline_of(hub_class(folder.family(), settings, rules, {})) != wanted)
       continue;
@@ -358,11 +353,13 @@ void settle_pipeline(const Folder& folder, Draft& draft) {
   }
   fail(kOp,
        "{}/tokenizer.json splits texts otherwise than {} does with {}, which is what the package "
-       "transformers computes; choose {}{}--tokenizer-setting "
-       "tokenizer_class=PreTrainedTokenizerFast for "
-       "the file as it is, or --tokenizer-setting tokenizer_class={} for the class",
-       folder.path(), c.name, settings.empty() ? "no settings" : settings, remedy ? *remedy : "",
-       remedy ? " (which is the pipeline of the file), " : "", c.name);
+       "transformers computes; choose {}--tokenizer {}:tokenizer_class=PreTrainedTokenizerFast for "
+       "the file as it is, or --tokenizer {}:tokenizer_class={} for the class",
+       folder.path(), c.name, settings.empty() ? "no settings" : settings,
+       remedy ? fmt::format("--tokenizer {}:{} (which is the pipeline of the file), ",
+                            folder.path(), *remedy)
+              : "",
+       folder.path(), folder.path(), c.name);
 }
 
 /// Tokens that a class makes special if the vocabulary has them.
@@ -462,8 +459,9 @@ Json byte_pair_model(const std::string& folder) {
     if (lines[i].empty() || (i == 0 && lines[i].starts_with("#version"))) continue;
     merges.emplace_back(lines[i]);
   }
-  return Members{
-      {"type", "BPE"}, {"vocab", read_json(folder + "/vocab.json")}, {"merges", std::move(merges)}};
+  return Members{{"type", "BPE"},
+                 {"vocab", read_json_object(folder + "/vocab.json", kOp, largest_file)},
+                 {"merges", std::move(merges)}};
 }
 
 /// The vocabulary of a class made of the pieces of a SentencePiece model, and the id of <unk>.
@@ -511,8 +509,8 @@ Json sentence_piece_file(const Folder& folder, const std::string& path) {
   require(
       !folder.family().empty(), kOp,
       "{} is a SentencePiece model, and no file says of which class; expected tokenizer_class in "
-      "tokenizer_config.json, or --tokenizer-setting tokenizer_class=NAME",
-      path);
+      "tokenizer_config.json, or --tokenizer {}:tokenizer_class=NAME",
+      path, folder.path());
   const std::string file = read_file(path, kOp, largest_file);
   require_sound_sentence_pieces(file, path);
   const SentencePieceParts parts = read_sentence_piece_parts(file, path);
@@ -582,8 +580,7 @@ std::unique_ptr<HubTokenizer> open_hub_tokenizer(const std::string& path,
   const Folder folder(path, options);
   const std::string name = path + "/tokenizer.json";
   const bool whole = there(name);
-  const Json file = whole ? read_json(name) : file_of(folder);
-  require<IoError>(file.is_object(), kOp, "{} is {}; expected an object", name, file.kind());
+  const Json file = whole ? read_json_object(name, kOp, largest_file) : file_of(folder);
   Draft draft(file);
   if (whole) settle_pipeline(folder, draft);
   add_tokens(folder, draft);

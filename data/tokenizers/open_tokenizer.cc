@@ -7,6 +7,8 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/json.h"
+#include "data/io/json_members.h"
+#include "data/tokenizers/hub_part.h"
 #include "data/tokenizers/hub_tokenizer.h"
 #include "data/tokenizers/tokenizer.h"
 
@@ -15,20 +17,6 @@ namespace {
 
 constexpr const char* kOp = "tokenizer";
 constexpr int32_t pegasus_offset = 103;
-
-/// Returns the only file of the folder with this ending, or nothing.
-std::string only_file(const std::string& folder, std::string_view ending) {
-  std::string found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string path = entry->path().string();
-    if (!path.ends_with(ending)) continue;
-    if (!found.empty()) return {};
-    found = path;
-  }
-  return found;
-}
 
 /// Settings of a tokenizer in tokenizer_config.json and config.json of a folder.
 class FolderSettings {
@@ -85,13 +73,7 @@ class FolderSettings {
  private:
   static Json read(const std::string& file) {
     if (kind_of_path(file, kOp) == PathKind::nothing) return Json(Members{});
-    try {
-      Json json = parse_json(read_file(file, kOp));
-      require(json.is_object(), kOp, "it is {}; expected an object", json.kind());
-      return json;
-    } catch (const ValueError& error) {
-      fail<IoError>(kOp, "{}: {}", file, error.what());
-    }
+    return read_json_object(file, kOp);
   }
   /// A file of that name may belong to another program, so an unreadable file is ignored.
   static Json read_model(const std::string& file) {
@@ -155,6 +137,37 @@ std::unique_ptr<Tokenizer> sentence_pieces_of(const std::string& path, const std
   return open_sentence_pieces(path, {.offset = s.pegasus() ? s.offset() : 0});
 }
 
+/// Where the settings of "FOLDER:NAME=VALUE,NAME=VALUE" begin; npos: there are none.
+size_t settings_in(const std::string& name) {
+  const size_t colon = name.rfind(':');
+  if (colon == std::string::npos || name.find('=', colon) == std::string::npos ||
+      name.find('/', colon) != std::string::npos || kind_of_path(name, kOp) != PathKind::nothing)
+    return std::string::npos;
+  return colon;
+}
+
+HubOptions options_of(std::string_view text) {
+  HubOptions options;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(','), text.size());
+    const std::string_view one = text.substr(0, end);
+    const size_t equals = one.find('=');
+    require(equals != std::string_view::npos && equals > 0, kOp,
+            "got the setting \"{}\"; expected NAME=VALUE, with commas between several", one);
+    const std::string name(one.substr(0, equals)), value(one.substr(equals + 1));
+    if (name == "special_in_text") {
+      require(value == "true" || value == "false", kOp,
+              "special_in_text is \"{}\"; expected true or false", value);
+      options.special_in_text = value == "true";
+    } else {
+      const bool is_new = options.settings.emplace(name, value).second;
+      require(is_new, kOp, "the setting {} is given twice", name);
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return options;
+}
+
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
@@ -162,7 +175,15 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
+std::string tokenizer_path(const std::string& name) { return name.substr(0, settings_in(name)); }
+
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
+  if (const size_t colon = settings_in(name); colon != std::string::npos) {
+    const std::string folder = name.substr(0, colon);
+    require(kind_of_path(folder, kOp) == PathKind::folder, kOp,
+            "got settings for \"{}\", which is no folder; expected FOLDER:NAME=VALUE", folder);
+    return open_hub_tokenizer(folder, options_of(std::string_view(name).substr(colon + 1)));
+  }
   if (name == "bytes") return byte_tokenizer();
   if (name == "char27") return char27_tokenizer();
   const auto there = [&](const char* file) {

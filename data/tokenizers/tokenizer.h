@@ -158,8 +158,13 @@ std::string train_sentence_pieces(std::string_view text, const SentencePieceTrai
 /// (.txt), or a folder with tokenizer.json (open_hub_tokenizer()), vocab.json and merges.txt,
 /// vocab.txt or one .model file. Settings in
 /// tokenizer_config.json and config.json, in that folder or beside that file, apply as in the
-/// transformers package (docs/tokenizers.md). Throws ValueError that lists these names for any
+/// transformers package (docs/tokenizers.md). "FOLDER:NAME=VALUE,NAME=VALUE" opens a folder as
+/// open_hub_tokenizer() does, with these settings instead of those in its files
+/// (HubOptions::settings, and special_in_text). Throws ValueError that lists these names for any
 /// other name, and for unsupported settings.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
+
+/// Returns the path in a name for open_tokenizer(): the name without settings.
+std::string tokenizer_path(const std::string& name);
 
 }  // namespace longspan

@@ -444,7 +444,8 @@ TEST_F(HubFolder, TokenizerJsonMustBeWhatItsClassMakes) {
   config(R"({"tokenizer_class":"BertTokenizerFast"})");
   const std::string message = message_of<ValueError>([&] { open(); });
   for (const char* part :
-       {"do_lower_case", "--tokenizer-setting do_lower_case=false", "BertTokenizer"}) {
+       {"do_lower_case", ":do_lower_case=false (which is the pipeline of the file)",
+        "BertTokenizer"}) {
     EXPECT_TRUE(contains(message, part)) << message;
   }
   EXPECT_EQ(open({{"do_lower_case", "false"}})->encode("Speak, Speak! Caf\u00e9"), cased);
@@ -462,6 +463,33 @@ TEST_F(HubFolder, TokenizerJsonMustBeWhatItsClassMakes) {
   config("{}");
   write_bytes(folder_ / "config.json", R"({"model_type":"bert"})");
   EXPECT_TRUE(contains(message_of<ValueError>([&] { open(); }), "do_lower_case"));
+}
+
+TEST_F(HubFolder, ANameMayHaveSettings) {
+  copy("hub/wordpiece_cased/tokenizer.json", "tokenizer.json");
+  config(R"({"tokenizer_class":"BertTokenizerFast"})");
+  const std::string& path = folder_.path();
+  const std::string text = "Speak, [MASK]!";
+  EXPECT_EQ(open_tokenizer(path + ":do_lower_case=false")->encode(text),
+            open({{"do_lower_case", "false"}})->encode(text));
+  EXPECT_EQ(
+      open_tokenizer(path + ":do_lower_case=false,special_in_text=false")->encode(text),
+      open_hub_tokenizer(path, {.settings = {{"do_lower_case", "false"}}, .special_in_text = false})
+          ->encode(text));
+  EXPECT_EQ(tokenizer_path(path + ":do_lower_case=false"), path);
+  EXPECT_EQ(tokenizer_path(path), path);
+  EXPECT_EQ(tokenizer_path("bytes"), "bytes");
+  const std::pair<const char*, const char*> wrong[] = {
+      {":lower=true", "there is no setting lower"},
+      {":do_lower_case=false,special", "expected NAME=VALUE"},
+      {":do_lower_case=false,do_lower_case=true", "given twice"},
+      {":special_in_text=1", "expected true or false"}};
+  for (const auto& [settings, expected] : wrong) {
+    const std::string message = message_of<ValueError>([&] { open_tokenizer(path + settings); });
+    EXPECT_TRUE(contains(message, expected)) << settings << ": " << message;
+  }
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer("bytes:do_lower_case=false"); }),
+                       "no folder"));
 }
 
 TEST_F(HubFolder, FilesOfOlderReleasesMakeATokenizer) {

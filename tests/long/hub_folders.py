@@ -109,8 +109,8 @@ def refused(name, folder, member):
         return report(name, "not refused")
     if member not in message:
         return report(name, f"no {member} in {message}")
-    remedies = re.findall(r"--tokenizer-setting (\w+)=(\w+)", message)
-    first = [x for x in remedies if x[0] == member] or remedies[:1]
+    remedies = [re.findall(r"(\w+)=(\w+)", names) for names in re.findall(r"--tokenizer [^:]*:([\w=,]+)", message)]
+    first = next((r for r in remedies if r[0][0] == member), remedies[0])
     settings = {k: json.loads(v) if v in ("true", "false", "null") else v for k, v in first}
     if "tokenizer_class" in settings:
         tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)

@@ -68,6 +68,9 @@ const Flag flags[] = {
      "docs/longformer.md"},
     {"--save-every", "save_every", "steps between checkpoints; one is always written at the end"},
     {"--keep", "keep", "newest checkpoints that stay; 0: all"},
+    {"--keep-best", "keep_best",
+     "save where the validation is the best so far, and keep it whatever --keep says", true},
+    {"--patience", "patience", "stop after so many validations without a better one; 0: never"},
     {"--log-every", "log_every", "steps between rows of metrics.jsonl"},
     {"--eval-every", "eval_every", "steps between validations; 0: only at the end"},
 };
@@ -193,6 +196,8 @@ constexpr Use uses[] = {
     {"anomaly", train},
     {"save_every", train},
     {"keep", train},
+    {"keep_best", train},
+    {"patience", train},
     {"log_every", train},
     {"eval_every", train},
     {"profiles.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},

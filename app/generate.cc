@@ -139,7 +139,7 @@ std::optional<BeamSearch> search_of_decoder(const CommandLine& typed, const Opti
 int generate_command(int argc, const char* const* argv) {
   std::vector<Flag> own = {
       {"--out", "", "the run folder"},
-      {"--step", "", "step of the checkpoint; without it the newest"},
+      {"--step", "", "step of the checkpoint, or best; without it the newest"},
       {"--prompt", "sample.prompt", "text to go on from"},
       {"--tokens", "sample.tokens", "tokens to draw"},
       {"--temperature", "sample.temperature", "0: always the most likely token"},

@@ -152,6 +152,9 @@ void require_consistent(const RunConfig& c) {
           value_names<MatmulPrecision>[static_cast<size_t>(c.matmul_precision)]);
   require(!openblas || c.device == "cpu", "--products",
           "openblas is for the CPU, and --device is {}; leave one of them out", c.device);
+  const bool validates = c.eval_every > 0 || (!c.keep_best && c.patience == 0);
+  require(validates, c.keep_best ? "keep_best" : "patience",
+          "the run is validated at its end alone; say how often with --eval-every N");
   require(!c.anomaly || !c.graph, "anomaly",
           "got true, and graph too: what a device records as a whole cannot be looked at op by op; "
           "expected one of them");

@@ -63,7 +63,7 @@ void print_prediction(const TaskData::Prediction& p, const std::string& text, bo
 
 int predict_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the run folder, or a hub folder"},
-                      {"--step", "", "step of the checkpoint; without it the newest"},
+                      {"--step", "", "step of the checkpoint, or best; without it the newest"},
                       {"--json", "", "a line of JSON for each text, with all probabilities", true},
                       other_data_flag};
   CommandLine line = read_command_line(
@@ -92,7 +92,7 @@ int predict_command(int argc, const char* const* argv) {
 
 int summarise_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the run folder"},
-                      {"--step", "", "step of the checkpoint; without it the newest"},
+                      {"--step", "", "step of the checkpoint, or best; without it the newest"},
                       {"--sentences", "extracts.take.sentences", "most sentences of an extract"},
                       {"--words", "extracts.take.words", "most words of an extract; 0: any number"},
                       {"--scores", "", "print the score and the place of each sentence too", true},

@@ -60,6 +60,8 @@ struct RunConfig {
 
   int64_t save_every = 0;  ///< steps; 0: at the end only
   int64_t keep = 0;        ///< number of newest checkpoints to keep; 0: all
+  bool keep_best = false;  ///< save where a validation is the best so far, and keep that one
+  int64_t patience = 0;    ///< validations without a better one after which to stop; 0: never
   int64_t log_every = 10, eval_every = 0;
 
   struct Optimizer {

@@ -162,8 +162,32 @@ void require_no_run(const std::string& folder) {
           folder);
 }
 
+BestValidation best_validation(const std::string& run, bool saved) {
+  BestValidation best;
+  const std::string path = run + "/metrics.jsonl";
+  if (!exists(path)) return best;
+  const std::vector<int64_t> steps = saved ? saved_steps(run) : std::vector<int64_t>{};
+  for (const Json& row : read_rows(path)) {
+    const Json *score = row.find("valid_bpb"), *step = row.find("step");
+    if (score == nullptr || step == nullptr || !step->is_integer()) continue;
+    if (saved && std::find(steps.begin(), steps.end(), step->integer()) == steps.end()) continue;
+    ++best.since;
+    if (!score->is_number() || (best.step >= 0 && score->number() >= best.score)) continue;
+    best = {.step = step->integer(), .score = score->number(), .since = 0};
+  }
+  return best;
+}
+
 std::string choose_checkpoint(const std::string& run, const std::string* step) {
   if (step == nullptr) return newest_checkpoint(run);
+  if (*step == "best") {
+    const int64_t best = best_validation(run, true).step;
+    require(best >= 0, "--step",
+            "no checkpoint in {} has a validation of its own step; train with --keep-best, or name "
+            "a step",
+            run);
+    return checkpoint_path(run, best);
+  }
   std::string known;
   for (const int64_t s : saved_steps(run)) {
     if (std::to_string(s) == *step) return checkpoint_path(run, s);
@@ -236,10 +260,11 @@ std::string set_aside(const std::string& run, int64_t step) {
   return to;
 }
 
-Checkpoints::Checkpoints(std::string run, int64_t keep, TensorList weights,
+Checkpoints::Checkpoints(std::string run, int64_t keep, bool keep_best, TensorList weights,
                          std::function<TensorList()> progress, int64_t resumed)
     : run_(std::move(run)),
       keep_(keep),
+      keep_best_(keep_best),
       weights_(std::move(weights)),
       progress_(std::move(progress)),
       saved_(resumed) {}
@@ -258,7 +283,9 @@ void Checkpoints::save(int64_t step, const Members& values, double rate,
 void Checkpoints::confirm(int64_t step) {
   if (saved_ != step || confirmed_ == step) return;
   confirmed_ = step;
-  prune_checkpoints(run_, static_cast<int>(keep_), step);
+  std::vector<int64_t> spared = {step};
+  if (keep_best_ && keep_ > 0) spared.push_back(best_validation(run_, true).step);
+  prune_checkpoints(run_, static_cast<int>(keep_), spared);
 }
 
 int64_t Checkpoints::last_good() const {

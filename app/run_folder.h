@@ -29,9 +29,19 @@ void require_empty_folder(const std::string& folder, std::string_view op);
 /// run.
 void require_no_run(const std::string& folder);
 
-/// Returns the path of the checkpoint of step `step`, a decimal number, or of the newest if `step`
-/// is null; "" if there is no checkpoint at all. Throws ValueError that lists the existing steps if
-/// there is none of `step`.
+/// The validations of a run, as its metrics.jsonl has them: the one of the lowest score, the first
+/// of several, and how many have followed.
+struct BestValidation {
+  int64_t step = -1;  ///< -1: there is none with a finite score
+  double score = 0;   ///< bits per unit
+  int64_t since = 0;  ///< validations after it
+};
+/// `saved`: only of steps with a checkpoint. Throws IoError if the file cannot be read.
+BestValidation best_validation(const std::string& run, bool saved);
+
+/// Returns the path of the checkpoint of step `step`, a decimal number or "best", the one with the
+/// lowest validation score, or of the newest if `step` is null; "" if there is no checkpoint at
+/// all. Throws ValueError that lists the existing steps if there is none of `step`.
 std::string choose_checkpoint(const std::string& run, const std::string* step);
 
 /// Calls read(path) with the path of a checkpoint. A run in training removes its older checkpoints
@@ -58,7 +68,8 @@ class Checkpoints {
  public:
   /// `progress` returns what else a checkpoint holds: the optimizer's state and memories.
   /// `resumed`: the step of the checkpoint from which the run resumes, -1 if there is none.
-  Checkpoints(std::string run, int64_t keep, TensorList weights,
+  /// `keep_best`: the one of the best validation stays besides.
+  Checkpoints(std::string run, int64_t keep, bool keep_best, TensorList weights,
               std::function<TensorList()> progress, int64_t resumed);
 
   /// Writes the checkpoint of a step, once; `overflowing` as in write_state(). Throws as
@@ -75,6 +86,7 @@ class Checkpoints {
 
   std::string run_;
   int64_t keep_;
+  bool keep_best_;
   TensorList weights_;
   std::function<TensorList()> progress_;
   int64_t saved_, confirmed_ = -1;

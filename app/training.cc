@@ -127,6 +127,9 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
       if (tokens) begins->begin_training(tokens, run.generator().fork("begin_training"));
     }
   }
+  require((!c.keep_best && c.patience == 0) || data->size("valid") > 0,
+          c.keep_best ? "keep_best" : "patience",
+          "no {} are left to validate with; choose another --split", data->items());
   require(c.steps == 0 || at.step <= c.steps, "steps",
           "got {}, and the run in {} has {} behind it; expected as many or more", c.steps,
           beginning.out, at.step);
@@ -273,7 +276,7 @@ Training::Training(Prepared& prepared)
       logged_step_(at_.step),
       to_validate_(p_.data->size("valid")),
       checkpoints_(
-          p_.run.out, c_.keep, p_.state,
+          p_.run.out, c_.keep, c_.keep_best, p_.state,
           [this] {
             TensorList all = p_.progress();
             if (p_.loss_scale.adapts()) return all;
@@ -339,6 +342,7 @@ void Training::run() {
   // A run may have been killed between a checkpoint and its validation, or after both.
   const bool owed =
       at_.step > 0 && c_.eval_every > 0 && at_.step % c_.eval_every == 0 && known_valid_.empty();
+  if (at_.step > 0 && c_.patience > 0) see_patience(best_validation(p_.run.out, false));
   if (p_.started || owed) {  // started: what the other run's parameters are worth here
     const double pause = now();
     validate();
@@ -348,7 +352,7 @@ void Training::run() {
     const double elapsed = now() - begin_;
     const bool enough = c_.steps > 0 && at_.step >= c_.steps;
     const bool late = c_.seconds > 0 && elapsed >= c_.seconds;
-    if (enough || late || stop_.requested()) break;
+    if (enough || late || stale_ || stop_.requested()) break;
     one_step(elapsed);
     if (at_.step % c_.log_every == 0 || at_.step == c_.steps) log_step();
     show();
@@ -507,6 +511,17 @@ void Training::validate() {
   log_.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at_.step, valid_,
                        p_.unit.name, to_validate_, p_.data->items()));
   require_finite_loss();
+  if (!c_.keep_best && c_.patience == 0) return;
+  const BestValidation best = best_validation(p_.run.out, false);
+  if (c_.keep_best && best.step == at_.step) save();
+  see_patience(best);
+}
+
+void Training::see_patience(const BestValidation& best) {
+  stale_ = c_.patience > 0 && best.since >= c_.patience;
+  if (!stale_) return;
+  log_.say(fmt::format("{} validations without one better than the {:.4f} of step {}: --patience",
+                       best.since, best.score, best.step));
 }
 
 // A validation part in which nothing counts has no finite score; then the next training batch says

@@ -593,17 +593,17 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
     temporary.commit(path);
   }
 
-  prune_checkpoints(run, keep, step);
+  prune_checkpoints(run, keep, {step});
   return path;
 } catch (const std::bad_alloc&) {
   fail_for_memory("state");
 }
 
-void prune_checkpoints(const std::string& run, int keep, int64_t spare) {
+void prune_checkpoints(const std::string& run, int keep, const std::vector<int64_t>& spared) {
   if (keep <= 0) return;
   const std::vector<int64_t> steps = saved_steps(run);
   for (size_t i = 0; i + static_cast<size_t>(keep) < steps.size(); ++i) {
-    if (steps[i] != spare) {
+    if (std::find(spared.begin(), spared.end(), steps[i]) == spared.end()) {
       remove_checkpoint(checkpoints_folder(run), checkpoint_path(run, steps[i]));
     }
   }

@@ -98,8 +98,8 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
                         const TensorList& optimizer, const Members& values = {}, int keep = 0,
                         const TensorList& overflowing = {});
 
-/// Removes all checkpoints but the newest `keep` (0 keeps all) and that of step `spare`.
-void prune_checkpoints(const std::string& run, int keep, int64_t spare = -1);
+/// Removes all checkpoints but the newest `keep` (0 keeps all) and those of the steps `spared`.
+void prune_checkpoints(const std::string& run, int keep, const std::vector<int64_t>& spared = {});
 
 /// Reads a whole checkpoint, and writes to the tensors only after everything has been checked.
 /// Returns the values of state.json. Throws IoError that names the file and the problem.

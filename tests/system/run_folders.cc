@@ -807,5 +807,48 @@ TEST_F(RunFolders, ByStepsSayThatTheirLearningRateRises) {
             read(checkpoint_path(whole, 30) + "/model.safetensors"));
 }
 
+/// Returns the step and the score of the lowest validation in a run's figures.
+std::pair<int64_t, double> lowest_validation(const std::string& out) {
+  std::pair<int64_t, double> lowest{-1, HUGE_VAL};
+  for (const Json& row : read_rows(out + "/metrics.jsonl")) {
+    const Json* score = row.find("valid_bpb");
+    if (score == nullptr || !score->is_number() || score->number() >= lowest.second) continue;
+    lowest = {row["step"].integer(), score->number()};
+  }
+  return lowest;
+}
+
+// A rate that is far too high makes validations worse again.
+TEST_F(RunFolders, TheBestCheckpointStaysAndPatienceEnds) {
+  const std::string out = folder / "run";
+  must(train(out, {"--lr", "0.01", "--steps", "12", "--eval-every", "3", "--keep", "1",
+                   "--keep-best", "--set", "schedule.name=constant"}));
+  const auto [best, score] = lowest_validation(out);
+  must({"train", "--out", out, "--resume", "--steps", "60", "--lr", "1", "--save-every", "10"});
+  ASSERT_EQ(lowest_validation(out), std::pair(best, score)) << "the rate is not too high";
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{best, 60}));
+  const Json figures = parse_json(must({"eval", "--out", out, "--step", "best"}).last_line());
+  EXPECT_EQ(figures["step"], Json(best));
+  EXPECT_EQ(figures["valid_bpb"], Json(score));
+
+  // Validations before a stop count, and one that has stopped so stops at once.
+  const std::vector<int64_t> ends = {best, best + 25 * 3};
+  for (int i = 0; i < 2; ++i) {
+    const Outcome o =
+        must({"train", "--out", out, "--resume", "--steps", "600", "--patience", "25"});
+    EXPECT_EQ(saved_steps(out), ends);
+    EXPECT_NE(o.err.find("25 validations without one better"), std::string::npos) << o.err;
+  }
+  must({"train", "--out", out, "--resume", "--steps", "100", "--patience", "50"});
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{best, 100}));
+
+  refused(train(folder / "other", {"--steps", "2", "--keep-best"}), "--eval-every");
+  refused(train(folder / "other",
+                {"--steps", "2", "--patience", "2", "--eval-every", "1", "--split", "100/0/0"}),
+          "--split");
+  EXPECT_FALSE(exists(folder / "other"));
+  refused({"eval", "--out", out, "--step", "worst"}, "got worst");
+}
+
 }  // namespace
 }  // namespace longspan::test

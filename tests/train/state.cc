@@ -418,10 +418,10 @@ TEST(Checkpoint, KeepsTheNewest) {
   for (const int64_t step : {102, 103, 104}) write_state(run.path(), step, some_tensors(), {});
   prune_checkpoints(run.path(), 0);
   EXPECT_EQ(saved_steps(run.path()).size(), 4u);
-  prune_checkpoints(run.path(), 2, 102);
+  prune_checkpoints(run.path(), 2, {102});
   EXPECT_EQ(saved_steps(run.path()), (std::vector<int64_t>{102, 103, 104}));
   write_state(run.path(), 101, some_tensors(), {});
-  prune_checkpoints(run.path(), 1, 101);
+  prune_checkpoints(run.path(), 1, {101});
   EXPECT_EQ(saved_steps(run.path()), (std::vector<int64_t>{101, 104}));
   prune_checkpoints(run.path(), 1);
   write_state(run.path(), 101, some_tensors(), {});

@@ -8,6 +8,7 @@
 #include "app/commands.h"
 #include "app/tasks/task_data.h"
 #include "core/error.h"
+#include "data/io/files.h"
 #include "data/unicode/unicode.h"
 #include "train/log.h"
 
@@ -93,6 +94,36 @@ void require_score(double bits, const TaskData& task_data, int64_t step) {
           bits, task_data.unit(), step);
 }
 
+/// Returns the file of --predictions, empty if there is none. Throws before anything is computed.
+std::string predictions_file(const CommandLine& line, const RunConfig& config) {
+  const std::string* const path = line.value("--predictions");
+  if (path == nullptr) return {};
+  require(config.of_task->set().kind == DataKind::tables, "--predictions",
+          "it is for tables of texts with labels, and the task is {}; leave it out", config.task);
+  require<IoError>(kind_of_path(*path, "eval") == PathKind::nothing, "--predictions",
+                   "{} is there already, and nothing is replaced; choose another name", *path);
+  return *path;
+}
+
+/// Returns rows as CSV, RFC 4180.
+std::string to_csv(const std::vector<std::vector<std::string>>& rows) {
+  std::string text;
+  for (const std::vector<std::string>& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) text += ',';
+      if (row[i].find_first_of(",\"\r\n") == std::string::npos) {
+        text += row[i];
+        continue;
+      }
+      text += '"';
+      for (const char c : row[i]) text += c == '"' ? std::string("\"\"") : std::string(1, c);
+      text += '"';
+    }
+    text += "\r\n";
+  }
+  return text;
+}
+
 /// Returns advice about an empty split.
 std::string why_empty(const RunConfig& config, const TaskData& task_data) {
   const std::string_view split = config.split.empty() ? config.of_task->set().split : config.split;
@@ -107,11 +138,14 @@ std::string why_empty(const RunConfig& config, const TaskData& task_data) {
 }  // namespace
 
 int eval_command(int argc, const char* const* argv) {
-  std::vector<Flag> own = {{"--out", "", "the run folder"},
-                           {"--step", "", "step of the checkpoint; without it the newest"},
-                           {"--part", "", "train, valid or test; without it valid"},
-                           {"--stride", "", "score again in windows that move by so many tokens"},
-                           other_data_flag};
+  std::vector<Flag> own = {
+      {"--out", "", "the run folder"},
+      {"--step", "", "step of the checkpoint, or best; without it the newest"},
+      {"--part", "", "train, valid or test; without it valid"},
+      {"--stride", "", "score again in windows that move by so many tokens"},
+      {"--predictions", "",
+       "labelled tables: write what is predicted for each row to this CSV file"},
+      other_data_flag};
   own.insert(own.end(), search_flags().begin(), search_flags().end());
   CommandLine line = read_command_line(
       argc, argv, own,
@@ -128,6 +162,7 @@ int eval_command(int argc, const char* const* argv) {
   require(stride <= run.config.length, "--stride", "stride is {}: expected 1 to length, {}", stride,
           run.config.length);
   run.config.of_task->require_search(search, run);
+  const std::string predictions = predictions_file(line, run.config);
   const std::unique_ptr<TaskData> task_data = open_task_data(run);
   const int64_t size = task_data->size(part);
   require(size > 0, "--part", "the {} part of {} is empty{}", part, data_name(run.config),
@@ -158,6 +193,7 @@ int eval_command(int argc, const char* const* argv) {
     for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
   }
+  if (!predictions.empty()) replace_file(predictions, to_csv(report.rows), "eval");
   finish_evaluation(trained.is_hub ? "" : run.out, figures);
   return 0;
 }

@@ -137,6 +137,8 @@ class TaskData {
   struct Report {
     std::vector<std::string> lines;  ///< for people
     Members figures;                 ///< for evals.jsonl, by name without the split
+    /// What was predicted for each sample, after a row of names; empty: it is no table.
+    std::vector<std::vector<std::string>> rows = {};
   };
   struct Evaluation {
     double bits = 0;

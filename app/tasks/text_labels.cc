@@ -481,6 +481,9 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
   LabelCounts several(std::max<int64_t>(model_.classes(), 1));
   std::vector<double> given, wanted;
   std::vector<Miss> misses;
+  Report r;
+  r.rows.push_back({"text", "label", "predicted", "probability", "loss"});
+  if (task_.is_pair()) r.rows[0].insert(r.rows[0].begin() + 1, "second");
   double nats = 0;
   size_t at = 0;
   const auto score = [&](const std::vector<Row>& some) {
@@ -513,6 +516,11 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
       std::vector<std::string> names;
       for (const int32_t label : text.labels) names.push_back(o.labels[static_cast<size_t>(label)]);
       if (!number) right = fmt::format("{}", fmt::join(names, ","));
+      std::vector<std::string> row = {text.text, right, p.label,
+                                      number ? "" : fmt::format("{:.6f}", p.probability),
+                                      fmt::format("{:.6f}", loss_here)};
+      if (task_.is_pair()) row.insert(row.begin() + 1, text.second);
+      r.rows.push_back(std::move(row));
       misses.push_back(
           {loss_here, fmt::format("{} as {}: {}", right.empty() ? "no label" : right,
                                   p.label.empty() ? "none" : p.label, shortened(text.text))});
@@ -522,7 +530,6 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
       std::ssize(texts), run_.config.batch,
       [&](int64_t i) { return row_of(texts[static_cast<size_t>(i)]); },
       [](const Row& row) { return row.tokens.size(); }, score);
-  Report r;
   if (number) {
     add_scores(r, {{"mse", nats / static_cast<double>(texts.size())},
                    {"pearson", pearson(given, wanted)},

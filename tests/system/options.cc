@@ -36,6 +36,7 @@ const std::vector<Row>& table() {
       {"--other-data", "", "desh", "ds", "des", "h"},
       {"--part", "train", "desh", "s", "-", "-"},
       {"--stride", "8", "d", "-", "-", "-"},
+      {"--predictions", "p.csv", "x", "-", "-", "-"},  // of labelled tables alone
       {"--beams", "2", "s", "ds", "-", "-"},
       {"--early-stopping", "never", "s", "s", "-", "-"},
       {"--length-penalty", "2", "s", "s", "-", "-"},
@@ -80,6 +81,8 @@ const std::vector<Row>& table() {
       {"--from", "RUN", "", "", "", ""},
       {"--save-every", "1", "", "", "", ""},
       {"--keep", "1", "", "", "", ""},
+      {"--keep-best", "", "", "", "", ""},
+      {"--patience", "1", "", "", "", ""},
       {"--log-every", "1", "", "", "", ""},
       {"--eval-every", "1", "", "", "", ""},
   };

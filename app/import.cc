@@ -14,6 +14,7 @@
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/io/files.h"
+#include "data/tokenizers/hub_tokenizer.h"
 #include "hub/export.h"
 #include "train/state.h"
 
@@ -114,10 +115,35 @@ HubDescription description_of(const std::string& out, const RunConfig& config,
   }
   if (const std::string* type = line.value("--type")) d.type = *type;
   if (const std::vector<std::string> names = config.of_task->label_names(); !names.empty()) {
+    // A folder that does not name its problem and has the same labels goes out as it came in.
+    const bool as_it_was = d.problem_type.empty() && d.labels == names;
+    const std::string problem = config.of_task->problem_type();
+    if (!as_it_was || problem != "single_label_classification") d.problem_type = problem;
     d.labels = names;
-    d.problem_type = config.of_task->problem_type();
   }
   return d;
+}
+
+/// Writes the tokenizer of a run into a folder: its files if it is a folder of the package, else
+/// files that mean the same, if there are such. A run that came from a folder without one has none.
+void write_tokenizer_of(const RunConfig& config, const std::string& origin, const std::string& to) {
+  const std::string& name = config.tokenizer;
+  if (name.empty() && !origin.empty()) return;
+  if (!name.empty() && fs::is_directory(name)) {
+    copy_files(name, to, [](const fs::path& file) {
+      return is_kept(file) && file.filename() != "config.json" &&
+             file.filename() != "generation_config.json";
+    });
+    return;
+  }
+  try {
+    const std::unique_ptr<const Tokenizer> tokenizer = config.of_task->text_tokenizer(name);
+    if (tokenizer != nullptr) return write_hub_tokenizer(*tokenizer, to);
+    if (!name.empty()) return write_hub_tokenizer(*open_tokenizer(name), to);
+    say("export: no tokenizer is written: what the run reads is no text");
+  } catch (const ValueError& error) {
+    say(fmt::format("export: no tokenizer is written: {}", error.what()));
+  }
 }
 
 }  // namespace
@@ -146,7 +172,8 @@ int import_command(int argc, const char* const* argv) {
   const HubTensors tensors = load_hub_weights(folder, *model);
 
   copy_files(from, *out + kept_folder, is_kept);
-  if (config.tokenizer == from) config.tokenizer = *out + kept_folder;
+  if (tokenizer_path(config.tokenizer) == from)
+    config.tokenizer.replace(0, from.size(), *out + kept_folder);
   Members values = Position{}.values();
   values.emplace_back("imported", from);
   values.emplace_back("config", to_json(config));
@@ -160,7 +187,7 @@ int import_command(int argc, const char* const* argv) {
 
 int export_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the folder to write, which must be empty or missing"},
-                      {"--step", "", "step of the checkpoint; without it the newest"},
+                      {"--step", "", "step of the checkpoint, or best; without it the newest"},
                       {"--type", "",
                        "the model_type of config.json; without it that of the folder that the run "
                        "was imported from, or the first that fits"}};
@@ -189,13 +216,7 @@ int export_command(int argc, const char* const* argv) {
                   [&](const std::string& path) { values = read_parameters(path, state); });
   require_finite(out, checkpoint, state);
   write_hub_folder(folder, *model, *to, others_of(out, folder));
-  const std::string& tokenizer = config.tokenizer;
-  if (!tokenizer.empty() && fs::is_directory(tokenizer)) {
-    copy_files(tokenizer, *to, [](const fs::path& file) {
-      return is_kept(file) && file.filename() != "config.json" &&
-             file.filename() != "generation_config.json";
-    });
-  }
+  write_tokenizer_of(config, origin_of(out, config), *to);
   std::puts(fmt::format("{}: a {} ({}{}), step {} of {}", *to, folder.type->name,
                         folder.type->class_name, folder.head->name, values["step"].integer(), out)
                 .c_str());

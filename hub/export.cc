@@ -105,6 +105,12 @@ Json config_for(const HubType& type, const HubArchitecture& c, const Json& field
   set(members, "model_type", Json(type.name));
   set(members, "dtype", Json("float32"));
   set_ids(members, d.ids);
+  // The ids that a gpt2 has where its file is silent may be beyond a smaller vocabulary.
+  constexpr int64_t default_id = 50256;
+  if (type.name == "gpt2" && count_of(fields, "vocab") <= default_id) {
+    if (!d.ids.begin) set(members, "bos_token_id", Json());
+    if (!d.ids.end) set(members, "eos_token_id", Json());
+  }
   const int64_t labels = c.task == HubTask::classes ? count_of(fields, "classes")
                          : c.task == HubTask::tags  ? count_of(fields, "tags")
                                                     : 0;

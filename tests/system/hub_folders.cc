@@ -1,0 +1,216 @@
+// Folders of the package transformers through the program: in, out, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "data/io/json.h"
+#include "tests/system/program.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string golden = LONGSPAN_SOURCE_DIR "/tests/oracles/hub_folders/";
+
+Outcome must(const std::vector<std::string>& arguments) {
+  const Outcome o = run(arguments);
+  EXPECT_EQ(o.code, 0) << o.err;
+  return o;
+}
+
+void refused(const std::vector<std::string>& arguments, const std::vector<std::string>& messages) {
+  const Outcome o = run(arguments);
+  EXPECT_EQ(o.code, 1);
+  for (const std::string& message : messages) {
+    EXPECT_NE(o.err.find(message), std::string::npos) << o.err << "\nexpected: " << message;
+  }
+}
+
+Json config_of(const std::string& folder) { return parse_json(read(folder + "/config.json")); }
+
+/// Writes config.json of a folder again with another member.
+void set(const std::string& folder, const std::string& name, const Json& value) {
+  const Json before = config_of(folder);
+  Members members = before.object();
+  std::erase_if(members, [&](const JsonMember& m) { return m.name == name; });
+  members.push_back({name, value});
+  write(folder + "/config.json", to_string(Json(members)));
+}
+
+TEST(HubFolders, GoOutAsTheyCameIn) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(golden)) {
+    const std::string from = entry.path().string();
+    SCOPED_TRACE(from);
+    const Folder folder;
+    const std::string in = folder / "run", out = folder / "out";
+    must({"import", from, "--out", in});
+    must({"export", in, "--out", out});
+    const Json before = config_of(from), after = config_of(out);
+    for (const JsonMember& member : before.object()) {
+      if (member.name == "transformers_version" || member.value.is_null()) continue;
+      const Json* now = after.find(member.name);
+      ASSERT_NE(now, nullptr) << member.name;
+      EXPECT_EQ(*now, member.value) << member.name << ": " << to_string(*now);
+    }
+    // Nothing is added that would mean something else.
+    EXPECT_EQ(after.find("problem_type") == nullptr, before.find("problem_type") == nullptr);
+    const TensorList was = read_tensors(from + "/model.safetensors"),
+                     is = read_tensors(out + "/model.safetensors");
+    for (const NamedTensor& t : was) {
+      const auto at = std::find_if(is.begin(), is.end(),
+                                   [&](const NamedTensor& other) { return other.name == t.name; });
+      ASSERT_NE(at, is.end()) << t.name;
+      ASSERT_EQ(t.tensor.shape(), at->tensor.shape()) << t.name;
+      EXPECT_EQ(t.tensor.to_vector<float>(), at->tensor.to_vector<float>()) << t.name;
+    }
+    EXPECT_EQ(was.size(), is.size());
+    EXPECT_EQ(exists(from + "/tokenizer.json"), exists(out + "/tokenizer.json"));
+  }
+}
+
+TEST(HubFolders, WhatIsWrongIsSaidBeforeAnythingIsWritten) {
+  const Folder folder;
+  const std::string copy = folder / "copy", out = folder / "run";
+  fs::copy(golden + "bert_masked_left", copy);
+  set(copy, "no_such_member", Json(7));
+  set(copy, "quantization_config", Json(Members{{"bits", 4}}));
+  refused({"import", copy, "--out", out}, {"no_such_member", "quantization_config"});
+  EXPECT_FALSE(exists(out));
+  refused({"import", folder / "nothing", "--out", out}, {"there is no folder"});
+  EXPECT_FALSE(exists(out));
+  write(folder / "full/file", "mine");
+  refused({"import", golden + "bert_masked_left", "--out", folder / "full"}, {"full"});
+  EXPECT_EQ(names_in(folder / "full"), (std::vector<std::string>{"file"}));
+}
+
+/// A folder with a head for classes and a tokenizer of 23 tokens.
+class HubClassifier : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::copy(golden + "bert_classes", from);
+    Members vocabulary;
+    Json::Array added;
+    for (const char* name : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+      added.emplace_back(Members{{"id", vocabulary.size()}, {"content", name}, {"special", true}});
+      vocabulary.push_back({name, vocabulary.size()});
+    }
+    while (vocabulary.size() < 23) {
+      vocabulary.push_back({"w" + std::to_string(vocabulary.size()), vocabulary.size()});
+    }
+    const Json file =
+        Members{{"version", "1.0"},
+                {"added_tokens", std::move(added)},
+                {"normalizer", Members{{"type", "BertNormalizer"},
+                                       {"clean_text", true},
+                                       {"handle_chinese_chars", true},
+                                       {"strip_accents", Json()},
+                                       {"lowercase", true}}},
+                {"pre_tokenizer", Members{{"type", "BertPreTokenizer"}}},
+                {"post_processor", Members{{"type", "BertProcessing"},
+                                           {"sep", Json::Array{"[SEP]", 3}},
+                                           {"cls", Json::Array{"[CLS]", 2}}}},
+                {"decoder", Members{{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
+                {"model", Members{{"type", "WordPiece"},
+                                  {"unk_token", "[UNK]"},
+                                  {"continuing_subword_prefix", "##"},
+                                  {"max_input_chars_per_word", 100},
+                                  {"vocab", std::move(vocabulary)}}}};
+    write(from + "/tokenizer.json", to_string(file));
+  }
+
+  Folder folder;
+  const std::string from = folder / "bert";
+};
+
+TEST_F(HubClassifier, AnswersTheSameAsTheRunMadeOfIt) {
+  write(folder / "lines.txt", "a b\n\nw5 w6 w7\n");
+  must({"import", from, "--out", folder / "run"});
+  const Outcome direct = must({"predict", "--out", from, folder / "lines.txt", "--json"});
+  const Outcome imported =
+      must({"predict", "--out", folder / "run", folder / "lines.txt", "--json"});
+  EXPECT_EQ(direct.out, imported.out);
+  EXPECT_EQ(std::count(direct.out.begin(), direct.out.end(), '\n'), 3);
+  EXPECT_NE(direct.out.find("so-so"), std::string::npos) << direct.out;
+}
+
+TEST_F(HubClassifier, BecomesARunWithoutStepsOrData) {
+  must({"import", from, "--out", folder / "run"});
+  refused({"train", "--resume", "--out", folder / "run", "--steps", "1"}, {"--from"});
+  refused({"eval", "--out", folder / "run"}, {"--data"});
+}
+
+TEST_F(HubClassifier, StartsAFinerOneThatGoesOut) {
+  std::string rows = "text,label\n";
+  for (int i = 0; i < 60; ++i) {
+    rows += i % 3 == 0 ? "w5 w6,yes\n" : i % 3 == 1 ? "w7 w8,no\n" : "w9,so-so\n";
+  }
+  write(folder / "rows.csv", rows);
+  must({"train", "--from", from, "--task", "classes", "--data", "classes=" + folder / "rows.csv",
+        "--steps", "2", "--out", folder / "run"});
+  const std::string csv = folder / "predictions.csv";
+  const Outcome scored = must({"eval", "--out", folder / "run", "--predictions", csv});
+  EXPECT_EQ(read(csv).substr(0, 39), "text,label,predicted,probability,loss\r\n");
+  refused({"eval", "--out", folder / "run", "--predictions", csv}, {"is there already"});
+  must({"export", folder / "run", "--out", folder / "out"});
+  const Json config = config_of(folder / "out");
+  EXPECT_EQ(config["id2label"]["0"], Json("no"));
+  EXPECT_EQ(config["id2label"]["2"], Json("yes"));
+  EXPECT_EQ(config.find("num_labels"), nullptr);
+  const Outcome run = must({"predict", "--out", folder / "run", folder / "rows.csv"});
+  const Outcome out = must({"predict", "--out", folder / "out", folder / "rows.csv"});
+  EXPECT_EQ(run.out, out.out);
+}
+
+TEST_F(HubClassifier, TakesSettingsOfItsTokenizer) {
+  write(folder / "lines.txt", "W5 w6\n[SEP] w5\n");
+  const auto answer = [&](const std::string& settings) {
+    return must({"predict", "--out", from, "--tokenizer", from + settings, folder / "lines.txt"});
+  };
+  const std::string plain = answer("").out;
+  EXPECT_EQ(answer(":special_in_text=true").out, plain);
+  EXPECT_NE(answer(":special_in_text=false").out, plain);
+  refused({"predict", "--out", from, "--tokenizer", from + ":lower=true", folder / "lines.txt"},
+          {"there is no setting lower", "do_lower_case"});
+  refused(
+      {"predict", "--out", from, "--tokenizer", from + ":special_in_text=no", folder / "lines.txt"},
+      {"expected true or false"});
+}
+
+TEST(HubFolders, ARunOverBytesTakesItsTokenizerAlong) {
+  const Folder folder;
+  write(folder / "text", some_text(20000));
+  must({"train",
+        "--model",
+        "transformer:gpt2",
+        "--data",
+        "bytes=" + folder / "text",
+        "--steps",
+        "1",
+        "--layers",
+        "1",
+        "--length",
+        "32",
+        "--set",
+        "model.vocab=256",
+        "--set",
+        "model.d_model=16",
+        "--set",
+        "model.n_head=2",
+        "--set",
+        "model.d_ff=16",
+        "--batch",
+        "2",
+        "--out",
+        folder / "run"});
+  must({"export", folder / "run", "--out", folder / "out"});
+  EXPECT_TRUE(exists(folder / "out/tokenizer.json"));
+  const Json config = config_of(folder / "out");
+  ASSERT_NE(config.find("eos_token_id"), nullptr) << "by default it would be 50256";
+  EXPECT_TRUE(config["eos_token_id"].is_null());
+}
+
+}  // namespace
+}  // namespace longspan::test

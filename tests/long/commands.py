@@ -10,7 +10,7 @@ DIR by data, a number of steps by 2, seconds by 5; the rest stays. Of tests it o
 some, of scripts whether they and their cases exist: they have runs of their own. A command that needs what nobody can
 make up (pretrained weights) is left out, and listed. Fails if a command fails.
 """
-import argparse, importlib.util, os, pathlib, re, shlex, subprocess, sys, tempfile
+import argparse, importlib.util, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ("longspan", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "python3 ")
@@ -135,6 +135,32 @@ class Page:
         return f"FAILED with {done.returncode}: " + " | ".join(last)
 
 
+def make_hub_folders(folder, build):
+    """bert-base and bert-classes: golden folders with a tokenizer of their 23 tokens; gpt2: an exported run over bytes.
+    reviews: labelled texts; lines.txt: texts."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = special + [f"w{i}" for i in range(5, 23)]
+    tokenizer = {"version": "1.0", "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(special)],
+                 "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+                 "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+                 "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+                 "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                           "vocab": {token: i for i, token in enumerate(vocabulary)}}}
+    for name, golden in (("bert-base", "bert_masked_left"), ("bert-classes", "bert_classes")):
+        shutil.copytree(ROOT / "tests/oracles/hub_folders" / golden, folder / name)
+        (folder / name / "tokenizer.json").write_text(json.dumps(tokenizer))
+    sizes = ["vocab=256", "d_model=16", "n_head=2", "d_ff=16", "n_layer=1"]
+    for command in (["train", "--model", "transformer:gpt2", "--data", "bytes=text", "--steps", "1", "--length", "64", "--out", "made-gpt2",
+                     *(word for size in sizes for word in ("--set", f"model.{size}"))], ["export", "made-gpt2", "--out", "gpt2"]):
+        subprocess.run([str(build / "longspan"), *command], cwd=folder, capture_output=True, check=True)
+    (folder / "reviews").mkdir()
+    rows = ["text,label"] + [f"w{5 + i % 9} w{6 + i % 7},{('good', 'bad')[i % 2]}" for i in range(40)]
+    for part in ("train", "valid"):
+        (folder / "reviews" / f"{part}.csv").write_text("\n".join(rows) + "\n")
+    (folder / "reviews.csv").write_text("\n".join(rows) + "\n")
+    (folder / "lines.txt").write_text("w5 w6\nw7\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", default=["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))])
@@ -156,6 +182,8 @@ def main():
                 (folder / "article.txt").write_text((folder / "text").read_text()[:600])
                 subprocess.run([str(build / "longspan"), "tokens", "train", "--data", "bytes=text", "--vocabulary", "300",
                                 "--out", "made.model"], cwd=folder, capture_output=True, check=True)
+                if name.endswith(("hub.md", "fine-tuning.md")):
+                    make_hub_folders(folder, build)
             page = Page(ROOT / name, build, folder, environment)
             for command in commands_of(ROOT / name):
                 if options.list:

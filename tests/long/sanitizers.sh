@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 
 preset=${1:-}
 case "$preset" in
-  asan) programs=(core autograd nn data train cuda app models ops system) ;;
+  asan) programs=(core autograd nn data train hub cuda app models ops system) ;;
   tsan) programs=(core nn data train ops) ;;
   *) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

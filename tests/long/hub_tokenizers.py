@@ -8,9 +8,15 @@ For each folder, the golden ones if none is given: ids, token types, sources in 
 decoded texts of N lines (10,000) of mixed scripts, marks, names of added tokens and white space, of all
 assigned characters, and of pairs. Then of `--variants` tokenizers (40) whose components are drawn at
 random. Prints what differs and how many lines; exit status 1 if any does.
+
+    PYTHON tests/long/hub_tokenizers.py --speed TEXT
+
+trains WordPiece, byte-level BPE and Unigram (NFKC) with 20,000 tokens on a text, plain or gzip, and prints MB/s of its
+lines here and in the package, the best of five passes of each in turn.
 """
 
 import argparse
+import gzip
 import json
 import os
 import pathlib
@@ -18,10 +24,11 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 import unicodedata
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build" / "dev" / "tests" / "hub_ids"
@@ -137,6 +144,36 @@ def drawn(r, models):
     return out
 
 
+def speed(path):
+    text = (gzip.open(path, "rt") if path.endswith(".gz") else open(path)).read()
+    lines = [line for line in text.splitlines() if line.strip()]
+    size, vocabulary = sum(len(line.encode()) for line in lines), 20000
+    kinds = {"WordPiece": (models.WordPiece(unk_token="[UNK]"), normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(),
+                           trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=["[UNK]"], show_progress=False)),
+             "BPE": (models.BPE(), None, pre_tokenizers.ByteLevel(add_prefix_space=False), trainers.BpeTrainer(
+                 vocab_size=vocabulary, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)),
+             "Unigram": (models.Unigram(), normalizers.NFKC(), pre_tokenizers.Metaspace(), trainers.UnigramTrainer(
+                 vocab_size=vocabulary, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False))}
+    for name, (model, normalizer, pre_tokenizer, trainer) in kinds.items():
+        t = Tokenizer(model)
+        if normalizer is not None:
+            t.normalizer = normalizer
+        t.pre_tokenizer = pre_tokenizer
+        t.train_from_iterator(lines, trainer)
+        with tempfile.TemporaryDirectory() as place:
+            t.save(os.path.join(place, "tokenizer.json"))
+            t = Tokenizer.from_file(os.path.join(place, "tokenizer.json"))
+            path = os.path.join(place, "lines.json")
+            pathlib.Path(path).write_text(json.dumps(lines, ensure_ascii=False), encoding="utf-8")
+            seconds = []
+            ours = subprocess.run([PROGRAM, place, path, "speed"], capture_output=True, text=True, check=True).stdout.strip()
+            for _ in range(5):
+                begin = time.perf_counter()
+                t.encode_batch_fast(lines, add_special_tokens=False)
+                seconds.append(time.perf_counter() - begin)
+        print(f"{name}: {ours}; the package: {size * 1e-6 / min(seconds):.1f} MB/s", flush=True)
+
+
 def parts_of(component, name):
     if component is None:
         return []
@@ -148,8 +185,11 @@ def main():
     options.add_argument("--lines", type=int, default=10000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--variants", type=int, default=40)
+    options.add_argument("--speed", help="a text")
     options.add_argument("folders", nargs="*")
     o = options.parse_args()
+    if o.speed:
+        return speed(o.speed)
     folders = o.folders or sorted(str(p.parent) for p in (ROOT / "tests/oracles/golden/hub").glob("*/tokenizer.json"))
     r = random.Random(o.seed)
     bad, models = 0, []

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -162,6 +163,11 @@ void require_no_run(const std::string& folder) {
           folder);
 }
 
+void BestValidation::add(int64_t at, double found) {
+  ++since;
+  if (std::isfinite(found) && (step < 0 || found < score)) *this = {at, found, 0};
+}
+
 BestValidation best_validation(const std::string& run, bool saved) {
   BestValidation best;
   const std::string path = run + "/metrics.jsonl";
@@ -171,9 +177,7 @@ BestValidation best_validation(const std::string& run, bool saved) {
     const Json *score = row.find("valid_bpb"), *step = row.find("step");
     if (score == nullptr || step == nullptr || !step->is_integer()) continue;
     if (saved && std::find(steps.begin(), steps.end(), step->integer()) == steps.end()) continue;
-    ++best.since;
-    if (!score->is_number() || (best.step >= 0 && score->number() >= best.score)) continue;
-    best = {.step = step->integer(), .score = score->number(), .since = 0};
+    best.add(step->integer(), score->is_number() ? score->number() : std::nan(""));
   }
   return best;
 }

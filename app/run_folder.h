@@ -35,6 +35,8 @@ struct BestValidation {
   int64_t step = -1;  ///< -1: there is none with a finite score
   double score = 0;   ///< bits per unit
   int64_t since = 0;  ///< validations after it
+  /// Takes the next validation; NaN is none better.
+  void add(int64_t at, double found);
 };
 /// `saved`: only of steps with a checkpoint. Throws IoError if the file cannot be read.
 BestValidation best_validation(const std::string& run, bool saved);

@@ -294,7 +294,10 @@ Training::Training(Prepared& prepared)
   at_.see(tracker_.peak());
   first_ = at_;
   begin_ = now();
-  if (p_.continues()) known_valid_ = validation_of(p_.run.out, at_.step);
+  if (p_.continues()) {
+    known_valid_ = validation_of(p_.run.out, at_.step);
+    best_ = best_validation(p_.run.out, false);
+  }
   if (c_.check_replays) replays_.emplace();
 }
 
@@ -342,7 +345,7 @@ void Training::run() {
   // A run may have been killed between a checkpoint and its validation, or after both.
   const bool owed =
       at_.step > 0 && c_.eval_every > 0 && at_.step % c_.eval_every == 0 && known_valid_.empty();
-  if (at_.step > 0 && c_.patience > 0) see_patience(best_validation(p_.run.out, false));
+  see_patience();            // of a run that goes on
   if (p_.started || owed) {  // started: what the other run's parameters are worth here
     const double pause = now();
     validate();
@@ -507,21 +510,20 @@ void Training::validate() {
   valid_step_ = at_.step;
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
     log_.row(at_.step, {{"valid_bpb", valid_}, {"unit", p_.unit.name}});
+    best_.add(at_.step, valid_);
   }
   log_.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at_.step, valid_,
                        p_.unit.name, to_validate_, p_.data->items()));
   require_finite_loss();
-  if (!c_.keep_best && c_.patience == 0) return;
-  const BestValidation best = best_validation(p_.run.out, false);
-  if (c_.keep_best && best.step == at_.step) save();
-  see_patience(best);
+  if (c_.keep_best && best_.step == at_.step) save();
+  see_patience();
 }
 
-void Training::see_patience(const BestValidation& best) {
-  stale_ = c_.patience > 0 && best.since >= c_.patience;
+void Training::see_patience() {
+  stale_ = c_.patience > 0 && best_.since >= c_.patience;
   if (!stale_) return;
   log_.say(fmt::format("{} validations without one better than the {:.4f} of step {}: --patience",
-                       best.since, best.score, best.step));
+                       best_.since, best_.score, best_.step));
 }
 
 // A validation part in which nothing counts has no finite score; then the next training batch says

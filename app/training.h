@@ -103,7 +103,7 @@ class Training {
   void validate();
   void require_finite_loss();
   /// Stops the run if its validations have not become better for too long, and says so.
-  void see_patience(const BestValidation& best);
+  void see_patience();
   /// Returns what waits for an update, for a checkpoint between two; else nothing.
   TensorList waiting() const;
   /// Returns what the next row of metrics.jsonl has of the steps so far.
@@ -135,6 +135,7 @@ class Training {
   std::optional<autograd::CheckReplays> replays_;
   std::string unsaid_;  // the reason that say_why_not_recorded() gave last
   bool drift_said_ = false;
+  BestValidation best_;
   bool stale_ = false;  // no better validation for `patience` of them
 };
 

@@ -102,6 +102,10 @@ std::string predictions_file(const CommandLine& line, const RunConfig& config) {
           "it is for tables of texts with labels, and the task is {}; leave it out", config.task);
   require<IoError>(kind_of_path(*path, "eval") == PathKind::nothing, "--predictions",
                    "{} is there already, and nothing is replaced; choose another name", *path);
+  const size_t slash = path->rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path->substr(0, slash + 1);
+  require<IoError>(kind_of_path(folder, "eval") == PathKind::folder, "--predictions",
+                   "there is no folder {}", folder);
   return *path;
 }
 

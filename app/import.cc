@@ -172,8 +172,10 @@ int import_command(int argc, const char* const* argv) {
   const HubTensors tensors = load_hub_weights(folder, *model);
 
   copy_files(from, *out + kept_folder, is_kept);
-  if (tokenizer_path(config.tokenizer) == from)
-    config.tokenizer.replace(0, from.size(), *out + kept_folder);
+  const std::string tokenizer = tokenizer_path(config.tokenizer);
+  std::error_code missing;
+  if (fs::equivalent(tokenizer, from, missing))
+    config.tokenizer.replace(0, tokenizer.size(), *out + kept_folder);
   Members values = Position{}.values();
   values.emplace_back("imported", from);
   values.emplace_back("config", to_json(config));

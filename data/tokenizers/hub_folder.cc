@@ -45,7 +45,7 @@ Json value_of(const std::string& text) {
   }
 }
 
-/// Throws ValueError unless settings are among those that count.
+/// Throws ValueError unless settings are among those that count, and switches true, false or null.
 void require_known(const std::map<std::string, std::string>& settings) {
   constexpr std::string_view known[] = {
       "tokenizer_class",  "do_lower_case",   "strip_accents",
@@ -59,6 +59,13 @@ void require_known(const std::map<std::string, std::string>& settings) {
     require(std::ranges::find(known, setting.first) != std::end(known), kOp,
             "there is no setting {}; expected one of {}, special_in_text", setting.first,
             fmt::join(known, ", "));
+    constexpr std::string_view switches[] = {
+        "do_lower_case",        "strip_accents", "tokenize_chinese_chars",      "add_prefix_space",
+        "split_special_tokens", "trim_offsets",  "clean_up_tokenization_spaces"};
+    const bool is_switch = std::ranges::find(switches, setting.first) != std::end(switches);
+    const std::string& value = setting.second;
+    require(!is_switch || value == "true" || value == "false" || value == "null", kOp,
+            "the setting {} is \"{}\"; expected true, false or null", setting.first, value);
   }
 }
 

@@ -483,6 +483,7 @@ TEST_F(HubFolder, ANameMayHaveSettings) {
       {":lower=true", "there is no setting lower"},
       {":do_lower_case=false,special", "expected NAME=VALUE"},
       {":do_lower_case=false,do_lower_case=true", "given twice"},
+      {":do_lower_case=maybe", "expected true, false or null"},
       {":special_in_text=1", "expected true or false"}};
   for (const auto& [settings, expected] : wrong) {
     const std::string message = message_of<ValueError>([&] { open_tokenizer(path + settings); });

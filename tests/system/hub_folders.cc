@@ -154,6 +154,8 @@ TEST_F(HubClassifier, StartsAFinerOneThatGoesOut) {
   const Outcome scored = must({"eval", "--out", folder / "run", "--predictions", csv});
   EXPECT_EQ(read(csv).substr(0, 39), "text,label,predicted,probability,loss\r\n");
   refused({"eval", "--out", folder / "run", "--predictions", csv}, {"is there already"});
+  refused({"eval", "--out", folder / "run", "--predictions", folder / "none/p.csv"},
+          {"there is no folder"});
   must({"export", folder / "run", "--out", folder / "out"});
   const Json config = config_of(folder / "out");
   EXPECT_EQ(config["id2label"]["0"], Json("no"));

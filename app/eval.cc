@@ -98,6 +98,7 @@ void require_score(double bits, const TaskData& task_data, int64_t step) {
 std::string predictions_file(const CommandLine& line, const RunConfig& config) {
   const std::string* const path = line.value("--predictions");
   if (path == nullptr) return {};
+  require(!path->empty(), "--predictions", "got no name; expected a file to write");
   require(config.of_task->set().kind == DataKind::tables, "--predictions",
           "it is for tables of texts with labels, and the task is {}; leave it out", config.task);
   require<IoError>(kind_of_path(*path, "eval") == PathKind::nothing, "--predictions",

@@ -10,6 +10,7 @@
 
 #include "app/commands.h"
 #include "app/make_config.h"
+#include "app/provenance.h"
 #include "app/run_folder.h"
 #include "app/tasks/table.h"
 #include "core/error.h"
@@ -124,23 +125,43 @@ HubDescription description_of(const std::string& out, const RunConfig& config,
   return d;
 }
 
-/// Writes the tokenizer of a run into a folder: its files if it is a folder of the package, else
-/// files that mean the same, if there are such. A run that came from a folder without one has none.
-void write_tokenizer_of(const RunConfig& config, const std::string& origin, const std::string& to) {
+/// Returns the tokenizer of a run over texts; null if it has none, or came from a folder without.
+/// Throws if it cannot be opened.
+std::unique_ptr<const Tokenizer> tokenizer_of(const RunConfig& config, const std::string& origin) {
   const std::string& name = config.tokenizer;
-  if (name.empty() && !origin.empty()) return;
-  if (!name.empty() && fs::is_directory(name)) {
-    copy_files(name, to, [](const fs::path& file) {
+  if (name.empty() && !origin.empty()) return nullptr;
+  std::unique_ptr<const Tokenizer> text = config.of_task->text_tokenizer(name);
+  if (text != nullptr || !config.of_task->takes_tokenizer()) return text;
+  return open_tokenizer(name.empty() ? "bytes" : name);
+}
+
+/// Whether a folder has a tokenizer with these ids.
+bool has_ids_of(const std::string& folder, const Tokenizer& tokenizer) {
+  try {
+    return open_tokenizer(folder)->hash() == tokenizer.hash();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Writes a tokenizer beside a config.json: the files of its folder where they mean the same there,
+/// else files of its own, if there are such.
+void write_tokenizer(const Tokenizer& tokenizer, const RunConfig& config, const std::string& to) {
+  if (fs::is_directory(config.tokenizer)) {
+    copy_files(config.tokenizer, to, [](const fs::path& file) {
       return is_kept(file) && file.filename() != "config.json" &&
              file.filename() != "generation_config.json";
     });
+    if (has_ids_of(to, tokenizer)) return;
+  }
+  const bool rows = config.of_task->set().kind == DataKind::tables;
+  if (rows && dynamic_cast<const HubTokenizer*>(&tokenizer) == nullptr) {
+    say("export: no tokenizer is written: a token comes before each text, and its files would not "
+        "say so");
     return;
   }
   try {
-    const std::unique_ptr<const Tokenizer> tokenizer = config.of_task->text_tokenizer(name);
-    if (tokenizer != nullptr) return write_hub_tokenizer(*tokenizer, to);
-    if (!name.empty()) return write_hub_tokenizer(*open_tokenizer(name), to);
-    say("export: no tokenizer is written: what the run reads is no text");
+    write_hub_tokenizer(tokenizer, to);
   } catch (const ValueError& error) {
     say(fmt::format("export: no tokenizer is written: {}", error.what()));
   }
@@ -171,6 +192,13 @@ int import_command(int argc, const char* const* argv) {
   const std::unique_ptr<LanguageModel> model = config.model->build(Init{});
   const HubTensors tensors = load_hub_weights(folder, *model);
 
+  // A tokenizer that cannot be used is refused before anything is written.
+  if (!config.tokenizer.empty()) {
+    const int64_t tokens = open_tokenizer(config.tokenizer)->vocabulary();
+    require(tokens <= model->vocab(), "import",
+            "{} has {} tokens, more than the {} of the model; expected another --tokenizer",
+            config.tokenizer, tokens, model->vocab());
+  }
   copy_files(from, *out + kept_folder, is_kept);
   const std::string tokenizer = tokenizer_path(config.tokenizer);
   std::error_code missing;
@@ -192,7 +220,8 @@ int export_command(int argc, const char* const* argv) {
                       {"--step", "", "step of the checkpoint, or best; without it the newest"},
                       {"--type", "",
                        "the model_type of config.json; without it that of the folder that the run "
-                       "was imported from, or the first that fits"}};
+                       "was imported from, or the first that fits"},
+                      other_data_flag};
   CommandLine line = read_command_line(
       argc, argv, own,
       "longspan export RUN --out FOLDER: writes a checkpoint as a folder that the package "
@@ -214,11 +243,18 @@ int export_command(int argc, const char* const* argv) {
   const std::unique_ptr<LanguageModel> model = config.model->build(Init{});
   const TensorList state = named_state(*model);
   Json values;
-  read_checkpoint(out, checkpoint, step != nullptr,
-                  [&](const std::string& path) { values = read_parameters(path, state); });
-  require_finite(out, checkpoint, state);
+  const std::string used =
+      read_checkpoint(out, checkpoint, step != nullptr,
+                      [&](const std::string& path) { values = read_parameters(path, state); });
+  require_finite(out, used, state);
+  const bool other_data = is_on(line, other_data_flag.name);
+  for (const std::string& remark :
+       compare_inputs(Before(values, out, used), config, Reads::tokens, "export", other_data)) {
+    say(remark);
+  }
+  const auto tokenizer = tokenizer_of(config, origin_of(out, config));
   write_hub_folder(folder, *model, *to, others_of(out, folder));
-  write_tokenizer_of(config, origin_of(out, config), *to);
+  if (tokenizer != nullptr) write_tokenizer(*tokenizer, config, *to);
   std::puts(fmt::format("{}: a {} ({}{}), step {} of {}", *to, folder.type->name,
                         folder.type->class_name, folder.head->name, values["step"].integer(), out)
                 .c_str());

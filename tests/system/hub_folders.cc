@@ -214,5 +214,58 @@ TEST(HubFolders, ARunOverBytesTakesItsTokenizerAlong) {
   EXPECT_TRUE(config["eos_token_id"].is_null());
 }
 
+// Beside a config.json its class would be that of the model, which makes other ids.
+TEST(HubFolders, ATokenizerWithoutAClassKeepsItsIds) {
+  const Folder folder;
+  write(folder / "text", some_text(20000));
+  const std::string tokenizer = folder / "words";
+  fs::copy(LONGSPAN_SOURCE_DIR "/tests/oracles/golden/hub/wordpiece", tokenizer);
+  must({"train",
+        "--model",
+        "transformer:gpt2",
+        "--data",
+        "bytes=" + folder / "text",
+        "--tokenizer",
+        tokenizer,
+        "--steps",
+        "1",
+        "--layers",
+        "1",
+        "--length",
+        "32",
+        "--set",
+        "model.vocab=440",
+        "--set",
+        "model.d_model=16",
+        "--set",
+        "model.n_head=2",
+        "--set",
+        "model.d_ff=16",
+        "--batch",
+        "2",
+        "--out",
+        folder / "run"});
+  must({"export", folder / "run", "--out", folder / "out"});
+  const Json config = parse_json(read(folder / "out/tokenizer_config.json"));
+  EXPECT_EQ(config["tokenizer_class"], Json("PreTrainedTokenizerFast"));
+  const auto ids = [](const std::string& name) {
+    return must({"tokens", "encode", "--tokenizer", name, "--text", "Hello, the cat [MASK]"}).out;
+  };
+  EXPECT_EQ(ids(folder / "out"), ids(tokenizer));
+
+  // Nothing is written with a tokenizer that has changed since.
+  fs::remove_all(tokenizer);
+  fs::copy(LONGSPAN_SOURCE_DIR "/tests/oracles/golden/hub/wordpiece_cased", tokenizer);
+  refused({"export", folder / "run", "--out", folder / "other"}, {"the tokens of"});
+  EXPECT_FALSE(exists(folder / "other"));
+}
+
+TEST_F(HubClassifier, NeedsATokenizerThatFits) {
+  const std::string large = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/hub/wordpiece";
+  refused({"import", from, "--tokenizer", large, "--out", folder / "run"}, {"more than the 23"});
+  refused({"import", from, "--tokenizer", folder / "none", "--out", folder / "run"}, {"none"});
+  EXPECT_FALSE(exists(folder / "run"));
+}
+
 }  // namespace
 }  // namespace longspan::test

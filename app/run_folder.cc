@@ -165,19 +165,39 @@ void require_no_run(const std::string& folder) {
 
 void BestValidation::add(int64_t at, double found) {
   ++since;
-  if (std::isfinite(found) && (step < 0 || found < score)) *this = {at, found, 0};
+  if (!std::isfinite(found) || (step >= 0 && found >= score)) return;
+  step = at;
+  score = found;
+  since = 0;
 }
 
-BestValidation best_validation(const std::string& run, bool saved) {
-  BestValidation best;
+Members BestValidation::values() const {
+  return {{"best", step}, {"score", score}, {"from", from}, {"before", before}};
+}
+
+BestValidation best_validation(const std::string& run, bool saved, int64_t from) {
+  BestValidation best{.from = from};
   const std::string path = run + "/metrics.jsonl";
   if (!exists(path)) return best;
   const std::vector<int64_t> steps = saved ? saved_steps(run) : std::vector<int64_t>{};
   for (const Json& row : read_rows(path)) {
-    const Json *score = row.find("valid_bpb"), *step = row.find("step");
-    if (score == nullptr || step == nullptr || !step->is_integer()) continue;
-    if (saved && std::find(steps.begin(), steps.end(), step->integer()) == steps.end()) continue;
-    best.add(step->integer(), score->is_number() ? score->number() : std::nan(""));
+    const Json *score = row.find("valid_bpb"), *at = row.find("step");
+    if (score == nullptr || at == nullptr || !at->is_integer() || at->integer() <= from) continue;
+    if (saved && std::find(steps.begin(), steps.end(), at->integer()) == steps.end()) continue;
+    best.add(at->integer(), score->is_number() ? score->number() : std::nan(""));
+  }
+  return best;
+}
+
+BestValidation continued_validations(const std::string& run, const Json* kept) {
+  if (kept == nullptr) return best_validation(run, false, -1);
+  BestValidation best = best_validation(run, false, (*kept)["from"].integer());
+  best.before = (*kept)["before"].integer();
+  const int64_t step = (*kept)["best"].integer();
+  const double score = (*kept)["score"].number();
+  if (step >= 0 && (best.step < 0 || score < best.score)) {  // its row has been lost
+    best.step = step;
+    best.score = score;
   }
   return best;
 }
@@ -185,7 +205,11 @@ BestValidation best_validation(const std::string& run, bool saved) {
 std::string choose_checkpoint(const std::string& run, const std::string* step) {
   if (step == nullptr) return newest_checkpoint(run);
   if (*step == "best") {
-    const int64_t best = best_validation(run, true).step;
+    const std::string newest = newest_checkpoint(run);
+    const Json values = newest.empty() ? Json() : read_values(newest);
+    const Json* kept = values.find("validations");
+    const int64_t from = kept == nullptr ? -1 : (*kept)["from"].integer();
+    const int64_t best = best_validation(run, true, from).step;
     require(best >= 0, "--step",
             "no checkpoint in {} has a validation of its own step; train with --keep-best, or name "
             "a step",
@@ -264,11 +288,10 @@ std::string set_aside(const std::string& run, int64_t step) {
   return to;
 }
 
-Checkpoints::Checkpoints(std::string run, int64_t keep, bool keep_best, TensorList weights,
+Checkpoints::Checkpoints(std::string run, int64_t keep, TensorList weights,
                          std::function<TensorList()> progress, int64_t resumed)
     : run_(std::move(run)),
       keep_(keep),
-      keep_best_(keep_best),
       weights_(std::move(weights)),
       progress_(std::move(progress)),
       saved_(resumed) {}
@@ -284,11 +307,10 @@ void Checkpoints::save(int64_t step, const Members& values, double rate,
   saved_ = step;
 }
 
-void Checkpoints::confirm(int64_t step) {
+void Checkpoints::confirm(int64_t step, std::vector<int64_t> spared) {
   if (saved_ != step || confirmed_ == step) return;
   confirmed_ = step;
-  std::vector<int64_t> spared = {step};
-  if (keep_best_ && keep_ > 0) spared.push_back(best_validation(run_, true).step);
+  spared.push_back(step);
   prune_checkpoints(run_, static_cast<int>(keep_), spared);
 }
 

@@ -29,17 +29,25 @@ void require_empty_folder(const std::string& folder, std::string_view op);
 /// run.
 void require_no_run(const std::string& folder);
 
-/// The validations of a run, as its metrics.jsonl has them: the one of the lowest score, the first
-/// of several, and how many have followed.
+/// The validations of a run: the one of the lowest score, the first of several, and how many have
+/// followed.
 struct BestValidation {
-  int64_t step = -1;  ///< -1: there is none with a finite score
-  double score = 0;   ///< bits per unit
-  int64_t since = 0;  ///< validations after it
+  int64_t step = -1;    ///< -1: there is none with a finite score
+  double score = 0;     ///< bits per unit
+  int64_t since = 0;    ///< validations after it
+  int64_t from = -1;    ///< validations up to this step were of other data, and do not count
+  int64_t before = -1;  ///< the best step of those
   /// Takes the next validation; NaN is none better.
   void add(int64_t at, double found);
+  /// What state.json has of it.
+  Members values() const;
 };
-/// `saved`: only of steps with a checkpoint. Throws IoError if the file cannot be read.
-BestValidation best_validation(const std::string& run, bool saved);
+/// Reads the validations after step `from` in metrics.jsonl; `saved`: only of steps with a
+/// checkpoint. Throws IoError if the file cannot be read.
+BestValidation best_validation(const std::string& run, bool saved, int64_t from);
+/// Goes on with the validations of a run: those in metrics.jsonl, and the best one that `kept`, the
+/// member "validations" of state.json, knows of; null: none.
+BestValidation continued_validations(const std::string& run, const Json* kept);
 
 /// Returns the path of the checkpoint of step `step`, a decimal number or "best", the one with the
 /// lowest validation score, or of the newest if `step` is null; "" if there is no checkpoint at
@@ -70,16 +78,15 @@ class Checkpoints {
  public:
   /// `progress` returns what else a checkpoint holds: the optimizer's state and memories.
   /// `resumed`: the step of the checkpoint from which the run resumes, -1 if there is none.
-  /// `keep_best`: the one of the best validation stays besides.
-  Checkpoints(std::string run, int64_t keep, bool keep_best, TensorList weights,
+  Checkpoints(std::string run, int64_t keep, TensorList weights,
               std::function<TensorList()> progress, int64_t resumed);
 
   /// Writes the checkpoint of a step, once; `overflowing` as in write_state(). Throws as
   /// write_state() does or, if the state is nonfinite, as diverged() does.
   void save(int64_t step, const Members& values, double rate, const TensorList& overflowing = {});
   /// Confirms that the state after `step` produced finite values. If that state is saved, only the
-  /// newest checkpoints are kept.
-  void confirm(int64_t step);
+  /// newest checkpoints are kept, and those of the steps `spared`.
+  void confirm(int64_t step, std::vector<int64_t> spared);
   /// Throws ValueError with what happened and the step from which to resume.
   [[noreturn]] void diverged(const std::string& what, double rate) const;
 
@@ -88,7 +95,6 @@ class Checkpoints {
 
   std::string run_;
   int64_t keep_;
-  bool keep_best_;
   TensorList weights_;
   std::function<TensorList()> progress_;
   int64_t saved_, confirmed_ = -1;

@@ -162,6 +162,7 @@ void Prepared::restore(double planned_seconds) {
   go_on_after(*before);
   wait_for_update(values, waits);
   if (const Json* last = values.find("figures")) figures = *last;
+  if (const Json* kept = values.find("validations")) validations = *kept;
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);
   if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
 }
@@ -224,7 +225,8 @@ void Prepared::go_on_after(const Before& before) {
   for (std::string& line : compare_machines(before, provenance)) remarks.push_back(std::move(line));
 
   std::vector<std::string> changed = other_order(before, c);
-  if (!others.empty()) changed.emplace_back("the data");
+  other_data = !others.empty();
+  if (other_data) changed.emplace_back("the data");
   const Json* segment = before.values.find("segment");  // of earlier versions, for streams
   if (changed.empty() && segment != nullptr && segment->integer() != c.length) {
     changed.emplace_back("length");
@@ -276,7 +278,7 @@ Training::Training(Prepared& prepared)
       logged_step_(at_.step),
       to_validate_(p_.data->size("valid")),
       checkpoints_(
-          p_.run.out, c_.keep, c_.keep_best, p_.state,
+          p_.run.out, c_.keep, p_.state,
           [this] {
             TensorList all = p_.progress();
             if (p_.loss_scale.adapts()) return all;
@@ -296,7 +298,9 @@ Training::Training(Prepared& prepared)
   begin_ = now();
   if (p_.continues()) {
     known_valid_ = validation_of(p_.run.out, at_.step);
-    best_ = best_validation(p_.run.out, false);
+    best_ = continued_validations(p_.run.out, p_.validations.is_null() ? nullptr : &p_.validations);
+    // Scores on other data cannot be compared; their best checkpoint stays.
+    if (p_.other_data) best_ = {.from = at_.step, .before = best_.step};
   }
   if (c_.check_replays) replays_.emplace();
 }
@@ -389,7 +393,7 @@ void Training::one_step(double elapsed) {
     p_.optimizer->clear_gradients();
   }
   if (!std::isnan(norm)) {
-    checkpoints_.confirm(at_.step);  // of before the update
+    checkpoints_.confirm(at_.step, spared());  // of before the update
     steps_.update(at_.step, rate_);
   } else {
     steps_.pass_memories_on();
@@ -519,6 +523,10 @@ void Training::validate() {
   see_patience();
 }
 
+std::vector<int64_t> Training::spared() const {
+  return c_.keep_best ? std::vector{best_.step, best_.before} : std::vector<int64_t>{};
+}
+
 void Training::see_patience() {
   stale_ = c_.patience > 0 && best_.since >= c_.patience;
   if (!stale_) return;
@@ -568,6 +576,7 @@ void Training::save() {
   Members values = at_.values();
   for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);
   values.emplace_back("figures", figures());
+  values.emplace_back("validations", best_.values());
   if (c_.optimizer.period().waits(at_.step)) {
     const TrainingSteps::Waiting w = steps_.waiting();
     const double scale = TrainingSteps::scale_of(c_, at_.step, p_.loss_scale.value());
@@ -598,7 +607,7 @@ void Training::finish_run() {
   validate();
   if (at_.step > first_.step || p_.continues()) {  // a kill may have left older checkpoints
     require_finite_loss();
-    checkpoints_.confirm(at_.step);
+    checkpoints_.confirm(at_.step, spared());
   }
   if (at_.step > 0 || valid_step_ >= 0) draw_loss(p_.run, p_.unit);
   draw_attention(p_.run, *p_.data);

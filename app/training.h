@@ -64,6 +64,8 @@ struct Prepared {
   std::optional<Started> started;  ///< with --from: what the parameters were taken from
   TrainingSteps::Waiting waiting;  ///< for an update, besides the gradients
   Json figures;                    ///< of the last step, as Training::figures(); null: none
+  Json validations;                ///< BestValidation::values(); null: none
+  bool other_data = false;         ///< validations of before are of other data
 
  private:
   void restore(double planned_seconds);
@@ -104,6 +106,8 @@ class Training {
   void require_finite_loss();
   /// Stops the run if its validations have not become better for too long, and says so.
   void see_patience();
+  /// Returns the steps whose checkpoints stay whatever `keep` says.
+  std::vector<int64_t> spared() const;
   /// Returns what waits for an update, for a checkpoint between two; else nothing.
   TensorList waiting() const;
   /// Returns what the next row of metrics.jsonl has of the steps so far.

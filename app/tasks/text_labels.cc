@@ -87,6 +87,13 @@ std::vector<double> softmax_of(std::span<const float> z) {
   return p;
 }
 
+/// Returns the member of that name, or null.
+const Json* find_member(const Members& members, std::string_view name) {
+  const auto at = std::find_if(members.begin(), members.end(),
+                               [&](const JsonMember& m) { return m.name == name; });
+  return at == members.end() ? nullptr : &at->value;
+}
+
 /// The beginning of a text, on one line.
 std::string shortened(const std::string& text) {
   constexpr size_t longest = 60;
@@ -516,9 +523,13 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
       std::vector<std::string> names;
       for (const int32_t label : text.labels) names.push_back(o.labels[static_cast<size_t>(label)]);
       if (!number) right = fmt::format("{}", fmt::join(names, ","));
-      std::vector<std::string> row = {text.text, right, p.label,
-                                      number ? "" : fmt::format("{:.6f}", p.probability),
-                                      fmt::format("{:.6f}", loss_here)};
+      const Json* chosen = find_member(p.figures, "labels");
+      std::vector<std::string> row = {
+          text.text,
+          chosen == nullptr ? right : to_string(Json(Json::Array(names.begin(), names.end()))),
+          chosen == nullptr ? p.label : to_string(*chosen),
+          number || chosen != nullptr ? "" : fmt::format("{:.6f}", p.probability),
+          fmt::format("{:.6f}", loss_here)};
       if (task_.is_pair()) row.insert(row.begin() + 1, text.second);
       r.rows.push_back(std::move(row));
       misses.push_back(

@@ -842,6 +842,21 @@ TEST_F(RunFolders, TheBestCheckpointStaysAndPatienceEnds) {
   must({"train", "--out", out, "--resume", "--steps", "100", "--patience", "50"});
   EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{best, 100}));
 
+  // The best one is known without its row too; with other data both stay.
+  std::filesystem::remove(out + "/metrics.jsonl");
+  must({"train", "--out", out, "--resume", "--steps", "103", "--patience", "0"});
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{best, 103}));
+  write(folder / "other.txt", std::string(20000, 'a'));
+  const Words other = {"--data", "bytes=" + folder / "other.txt", "--other-data", "--lr", "0.01"};
+  must(Words{"train", "--out", out, "--resume", "--steps", "121"} + other);
+  const std::vector<int64_t> steps = saved_steps(out);
+  EXPECT_EQ(steps.front(), best);
+  EXPECT_EQ(steps.back(), 121);
+  const Json now = parse_json(
+      must(Words{"eval", "--out", out, "--step", "best"} + Words(other.begin(), other.begin() + 3))
+          .last_line());
+  EXPECT_GT(now["step"].integer(), 103);
+
   refused(train(folder / "other", {"--steps", "2", "--keep-best"}), "--eval-every");
   refused(train(folder / "other",
                 {"--steps", "2", "--patience", "2", "--eval-every", "1", "--split", "100/0/0"}),

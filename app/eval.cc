@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -101,7 +102,8 @@ std::string predictions_file(const CommandLine& line, const RunConfig& config) {
   require(!path->empty(), "--predictions", "got no name; expected a file to write");
   require(config.of_task->set().kind == DataKind::tables, "--predictions",
           "it is for tables of texts with labels, and the task is {}; leave it out", config.task);
-  require<IoError>(kind_of_path(*path, "eval") == PathKind::nothing, "--predictions",
+  const auto status = std::filesystem::symlink_status(*path);  // a link that leads nowhere too
+  require<IoError>(!std::filesystem::exists(status), "--predictions",
                    "{} is there already, and nothing is replaced; choose another name", *path);
   const size_t slash = path->rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path->substr(0, slash + 1);

@@ -88,6 +88,7 @@ class Folder {
         model_class_ = class_of_model_type(text_of(model.find("model_type")));
     }
     read_class();
+    require_effect();
     read_settings();
   }
 
@@ -125,6 +126,23 @@ class Folder {
       if (there(path_ + "/vocab.json")) family_ = "GPT2Tokenizer";
     }
     settings_.tokenizer_class = name.ends_with("Fast") ? name.substr(0, name.size() - 4) : name;
+  }
+
+  /// Throws ValueError if a setting was chosen that the class does not read.
+  void require_effect() const {
+    const std::vector<std::string> read = hub_class(family_, given_, Json(), {}).settings;
+    for (const char* name : {"do_lower_case", "strip_accents", "tokenize_chinese_chars",
+                             "add_prefix_space", "offset", "src_lang", "tgt_lang"}) {
+      const bool is_offset = std::string_view(name) == "offset",
+                 is_language = std::string_view(name).ends_with("_lang");
+      const bool used = is_offset     ? family_ == "PegasusTokenizer"
+                        : is_language ? family_ == "MBartTokenizer"
+                                      : std::ranges::find(read, name) != read.end();
+      require(used || !chosen(name), kOp, "{} changes nothing in {}, {}", name, path_,
+              family_.empty() ? "whose tokenizer.json is taken as it is; name the class that reads "
+                                "it too, with tokenizer_class=NAME"
+                              : "a " + family_ + ", which does not read it; leave it out");
+    }
   }
 
   void read_settings() {
@@ -334,6 +352,16 @@ void settle_pipeline(const Folder& folder, Draft& draft) {
   const Json* pre_tokenizer = draft.find("pre_tokenizer");
   const Json rules = rules_of(normalizer);
   const HubClass c = hub_class(folder.family(), folder.given(), rules, draft.ids());
+  const Json* model = draft.find("model");
+  const std::string kind = model == nullptr ? "" : text_of(model->find("type"));
+  const bool level = c.name == "GPT2Tokenizer" || c.name == "RobertaTokenizer";
+  const bool fits = c.name == "BertTokenizer" ? kind == "WordPiece"
+                    : level                   ? kind == "BPE"
+                                              : kind != "WordPiece";
+  require(fits, kOp,
+          "{}/tokenizer.json is a {} model, and {} makes another kind; expected --tokenizer "
+          "{}:tokenizer_class=PreTrainedTokenizerFast, which takes the file as it is",
+          folder.path(), kind, c.name, folder.path());
   const bool chosen = folder.chosen("tokenizer_class") ||
                       std::any_of(c.settings.begin(), c.settings.end(),
                                   [&](const std::string& s) { return folder.chosen(s); });

@@ -493,6 +493,21 @@ TEST_F(HubFolder, ANameMayHaveSettings) {
                        "no folder"));
 }
 
+TEST_F(HubFolder, SettingsWithoutEffectAreRefused) {
+  copy("hub/wordpiece_cased/tokenizer.json", "tokenizer.json");
+  const std::pair<std::map<std::string, std::string>, const char*> wrong[] = {
+      {{{"do_lower_case", "false"}}, "tokenizer_class=NAME"},
+      {{{"src_lang", "ro_RO"}}, "src_lang changes nothing"},
+      {{{"tokenizer_class", "BertTokenizer"}, {"offset", "3"}}, "does not read it"},
+      {{{"tokenizer_class", "BertTokenizer"}, {"add_prefix_space", "true"}}, "does not read it"},
+      {{{"tokenizer_class", "GPT2Tokenizer"}}, "is a WordPiece model"},
+      {{{"tokenizer_class", "MBartTokenizer"}}, "is a WordPiece model"}};
+  for (const auto& [settings, expected] : wrong) {
+    const std::string message = message_of<ValueError>([&] { open(settings); });
+    EXPECT_TRUE(contains(message, expected)) << message;
+  }
+}
+
 TEST_F(HubFolder, FilesOfOlderReleasesMakeATokenizer) {
   copy("text/wordpiece.txt", "vocab.txt");
   config(R"({"tokenizer_class":"BertTokenizer","do_lower_case":true})");

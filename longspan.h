@@ -199,6 +199,7 @@
 #include "data/labelled/columns.h"
 #include "data/labelled/examples.h"
 #include "data/labelled/labels.h"
+#include "data/labelled/rows.h"
 #include "data/labelled/table.h"
 #include "data/memory_tasks.h"
 #include "data/metrics.h"

@@ -110,12 +110,13 @@ enum Command : unsigned {
   imports = 128,
   exports = 256,
   predict = 512,
-  of_runs = eval | generate | draw | summarise | predict,
-  all_commands = 1023
+  answer = 1024,
+  of_runs = eval | generate | draw | summarise | predict | answer,
+  all_commands = 2047
 };
-constexpr std::string_view command_names[] = {"train",  "eval",   "generate",  "draw",
-                                              "memory", "study",  "summarise", "import",
-                                              "export", "predict"};
+constexpr std::string_view command_names[] = {"train",  "eval",    "generate",  "draw",
+                                              "memory", "study",   "summarise", "import",
+                                              "export", "predict", "answer"};
 
 /// What decides which options are used, besides the command.
 struct Case {
@@ -171,7 +172,7 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.has_split(); }},
     {"tokenizer", train | of_runs | imports, "texts and bases",
      [](const Case& c) { return c.run && c.task.takes_tokenizer(); }},
-    {"labelled.", train | eval | predict | draw | plan | study, "texts with labels",
+    {"labelled.", train | eval | predict | answer | draw | plan | study, "texts with labels",
      [](const Case& c) { return c.task.set().kind == DataKind::tables; }},
     {"whole_words", train | eval, "encoders that write masked tokens of a text",
      [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
@@ -267,7 +268,8 @@ constexpr Use uses[] = {
     {"--other-data", train | of_runs, "runs", [](const Case& c) { return c.run; }},
     {"--stride", eval, "decoders that read one long text",
      [](const Case& c) { return c.decoder() && c.text(); }},
-    {"--document", generate, "encoder-decoders", [](const Case& c) { return c.sequence(); }},
+    {"--document", generate | answer, "encoder-decoders",
+     [](const Case& c) { return c.command != generate || c.sequence(); }},
     {"--part", eval | generate, "encoder-decoders",
      [](const Case& c) { return c.command != generate || c.sequence(); }},
 };

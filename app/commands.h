@@ -26,6 +26,7 @@ int tokens_command(int argc, const char* const* argv);
 int draw_command(int argc, const char* const* argv);
 int memory_command(int argc, const char* const* argv);
 int predict_command(int argc, const char* const* argv);
+int answer_command(int argc, const char* const* argv);
 int summarise_command(int argc, const char* const* argv);
 int study_command(int argc, const char* const* argv);
 

@@ -115,6 +115,7 @@ HubDescription description_of(const std::string& out, const RunConfig& config,
     d.architecture = fmt::format("{}{}", folder.type->class_name, folder.head->name);
   }
   if (const std::string* type = line.value("--type")) d.type = *type;
+  d.task = config.of_task->hub_task();
   if (const std::vector<std::string> names = config.of_task->label_names(); !names.empty()) {
     // A folder that does not name its problem and has the same labels goes out as it came in.
     const bool as_it_was = d.problem_type.empty() && d.labels == names;

@@ -173,7 +173,12 @@ auto said_of(const Setting* setting, auto&& f) {
 }  // namespace
 
 RunConfig make_config(const Settings& given) {
-  const Settings settings = with_hub_model(given);
+  const Setting* asked = last_setting(given, "task");
+  const bool named = asked != nullptr && asked->value.is_string();
+  const std::unique_ptr<Task> first =
+      named ? said_of(asked, [&] { return make_task(asked->value.string()); }) : nullptr;
+  const Settings settings =
+      with_hub_model(given, first != nullptr ? first->hub_task() : std::nullopt);
   const std::string hub = hub_folder_of(given);
   const bool fine_tuned = !hub.empty() && last_setting(given, "model.name") == nullptr;
   RunConfig c;
@@ -238,7 +243,7 @@ std::string fill_sizes(RunConfig& c, const Settings& settings) {
     remark += fmt::format("{}model.{} = {}: {}", remark.empty() ? "" : "\n", field,
                           to_string(value), why);
   };
-  if (hub && (sizes.classes > 0 || !sizes.head.empty())) {  // it has another head
+  if (hub && (sizes.classes > 0 || sizes.tags > 0 || !sizes.head.empty())) {  // it has another head
     fill(
         "mlm_head", [](const Json& now) { return now == Json(true); }, Json(false),
         fmt::format("{} trains another head", c.task));
@@ -248,10 +253,11 @@ std::string fill_sizes(RunConfig& c, const Settings& settings) {
         "vocab", [&](const Json& now) { return now.integer() < sizes.vocabulary; },
         Json(sizes.vocabulary), fmt::format("as many as the tokens of {}", c.task));
   }
-  if (sizes.classes > 0) {
+  for (const auto& [field, count] : {std::pair{"classes", sizes.classes}, {"tags", sizes.tags}}) {
+    if (count == 0) continue;
     fill(
-        "classes", [&](const Json& now) { return now.integer() != sizes.classes; },
-        Json(sizes.classes), fmt::format("an output for each answer of {}", c.task));
+        field, [&](const Json& now) { return now.integer() != count; }, Json(count),
+        fmt::format("an output for each answer of {}", c.task));
   }
   if (!sizes.head.empty()) {
     fill(
@@ -279,15 +285,24 @@ Settings with_task_of_model(Settings settings) {
 Settings settings_of_hub(const std::string& folder) {
   Settings settings = settings_of_folder(folder);
   const HubFolder hub = read_hub_folder(folder);
+  const auto add = [&](const char* key, Json value) {
+    settings.push_back({key, std::move(value), folder});
+  };
+  const Json labels(Json::Array(hub.labels.begin(), hub.labels.end()));
   if (hub.head->task == HubTask::classes) {
     const bool number = hub.problem_type == "regression" || hub.labels.size() == 1;
-    settings.push_back({"task", Json(number ? "regression" : "classes"), folder});
-    const Json several(hub.problem_type == "multi_label_classification");
+    add("task", Json(number ? "regression" : "classes"));
     if (!number) {
-      settings.push_back(
-          {"labelled.labels", Json(Json::Array(hub.labels.begin(), hub.labels.end())), folder});
-      settings.push_back({"labelled.several", several, folder});
+      add("labelled.labels", labels);
+      add("labelled.several", Json(hub.problem_type == "multi_label_classification"));
     }
+  } else if (hub.head->task == HubTask::tags) {
+    add("task", Json("tags"));
+    add("labelled.labels", labels);
+  } else if (hub.head->task == HubTask::spans) {
+    add("task", Json("spans"));
+  } else if (hub.head->task == HubTask::choice) {
+    add("task", Json("choice"));
   }
   settings = with_task_of_model(std::move(settings));
   if (!has_tokenizer(folder)) return settings;

@@ -1,4 +1,4 @@
-// longspan summarise and longspan predict: what a trained model says of texts.
+// longspan summarise, longspan predict and longspan answer: what a trained model says of texts.
 
 #include <fmt/format.h>
 
@@ -47,6 +47,14 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+/// Returns a text without line ends and tabs.
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text;
+}
+
 void print_prediction(const TaskData::Prediction& p, const std::string& text, bool json) {
   if (json) {
     Members row{{"text", text}};
@@ -84,6 +92,52 @@ int predict_command(int argc, const char* const* argv) {
     const std::vector<TaskData::Prediction> found = data->predict(some);
     for (size_t i = 0; i < some.size(); ++i) {
       print_prediction(found[i], some[i], json != nullptr && *json == "true");
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int answer_command(int argc, const char* const* argv) {
+  const Flag own[] = {{"--out", "", "the run folder, or a hub folder"},
+                      {"--step", "", "step of the checkpoint, or best; without it the newest"},
+                      {"--document", "", "the text with the answers, - for standard input"},
+                      {"--question", "", "a question"},
+                      {"--json", "",
+                       "a line of JSON for each question, with the place in code points and what "
+                       "else was considered",
+                       true},
+                      other_data_flag};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan answer --out DIR --document FILE --question TEXT, or FILE with a question on each "
+      "line: what a text answers, and how probable that is; - where it has no answer.",
+      1);
+  const std::string *const document = line.value("--document"), *const question =
+                                                                    line.value("--question");
+  require(document != nullptr, "answer", "got no text; expected --document FILE");
+  require((question != nullptr) != (line.others.size() == 1), "answer",
+          "got {}; expected --question TEXT, or a file with a question on each line",
+          question != nullptr ? "both" : "no question");
+  const bool both = *document == "-" && question == nullptr && line.others[0] == "-";
+  require(!both, "answer", "standard input is the text or the questions; expected a file for one");
+  const std::string* const json = line.value("--json");
+  const Trained trained = load_run(line, line, Reads::tokens);
+  const std::string read = read_input(*document, "answer");
+  const std::string text(without_byte_order_mark(read));
+  const std::vector<std::string> questions =
+      question != nullptr ? std::vector{*question} : lines_of(read_input(line.others[0], "answer"));
+  const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
+  for (const std::string& one : questions) {
+    const TaskData::Prediction found = data->find_answers(text, {&one, 1})[0];
+    if (json != nullptr && *json == "true") {
+      Members row{{"question", one}};
+      row.insert(row.end(), found.figures.begin(), found.figures.end());
+      std::puts(to_string(Json(std::move(row))).c_str());
+    } else {
+      std::puts(fmt::format("{}\t{:.4f}", found.label.empty() ? "-" : one_line(found.label),
+                            found.probability)
+                    .c_str());
     }
     std::fflush(stdout);
   }

@@ -33,6 +33,7 @@ constexpr Command commands[] = {
     {"eval", eval_command, "score a checkpoint, in bits per byte or what the task has"},
     {"generate", generate_command, "sample text from a checkpoint"},
     {"predict", predict_command, "the labels of texts, one on each line"},
+    {"answer", answer_command, "what a text answers to questions"},
     {"summarise", summarise_command, "the sentences of texts that a trained model chooses"},
     {"import", import_command, "make a run of a checkpoint of the package transformers"},
     {"export", export_command, "write a checkpoint as a folder that transformers reads"},

@@ -57,12 +57,13 @@ std::vector<HubTask> tasks_of(const Json& fields) {
 
 /// Returns the classes of a type that a model may be, the likeliest first.
 std::vector<const HubArchitecture*> classes_for(const HubType& type, const Json& fields,
-                                                const std::string& architecture) {
+                                                const HubDescription& d) {
   std::vector<const HubArchitecture*> all;
   for (const HubArchitecture& c : type.classes) {
-    if (fmt::format("{}{}", type.class_name, c.name) == architecture) all.push_back(&c);
+    const bool fits = !d.task || c.task == *d.task;
+    if (fits && fmt::format("{}{}", type.class_name, c.name) == d.architecture) all.push_back(&c);
   }
-  for (const HubTask task : tasks_of(fields)) {
+  for (const HubTask task : d.task ? std::vector{*d.task} : tasks_of(fields)) {
     for (const HubArchitecture& c : type.classes) {
       if (c.task == task && c.without.empty()) all.push_back(&c);
     }
@@ -171,7 +172,7 @@ Json overlaid(const Json& ours, const Json& origin) {
 std::optional<HubFolder> as_type(const HubType& type, const Json& fields, const HubDescription& d,
                                  std::vector<std::string>& reasons) {
   std::string reason = "it has no class with this head";
-  for (const HubArchitecture* const c : classes_for(type, fields, d.architecture)) {
+  for (const HubArchitecture* const c : classes_for(type, fields, d)) {
     try {
       const Json ours = config_for(type, *c, fields, d);
       std::vector<Json> tries = {ours};

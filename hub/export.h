@@ -15,6 +15,7 @@ struct HubDescription {
   std::string architecture = {};         ///< the class, "BertForMaskedLM"; empty: that of the head
   std::vector<std::string> labels = {};  ///< names of the classes of its head; empty: LABEL_0, ...
   std::string problem_type = {};         ///< see HubFolder
+  std::optional<HubTask> task = {};      ///< what the head is for; nothing: the fields say it
   HubIds ids = {};
   /// config.json of the folder that the model comes from: what it says is kept where it means the
   /// same; null: none.

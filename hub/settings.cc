@@ -1,5 +1,7 @@
 #include "hub/settings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -12,8 +14,8 @@ namespace longspan {
 namespace {
 
 /// The fields of heads, which a task asks for.
-constexpr std::array<std::string_view, 6> head_fields = {"mlm_head",  "classes",    "tags",
-                                                         "span_head", "span_block", "choice_head"};
+constexpr std::array<std::string_view, 5> head_fields = {"mlm_head", "classes", "tags", "span_head",
+                                                         "choice_head"};
 
 bool is_head_field(std::string_view name) {
   return std::find(head_fields.begin(), head_fields.end(), name) != head_fields.end();
@@ -38,6 +40,23 @@ Settings model_of(const HubFolder& folder, bool with_heads) {
   return settings;
 }
 
+/// Returns a folder as that of the class of its type with a head for `task`; if there is none, as
+/// it is.
+HubFolder with_head(const HubFolder& folder, HubTask task) {
+  if (folder.head->task == task) return folder;
+  for (const HubArchitecture& c : folder.type->classes) {
+    if (c.task != task || !c.without.empty()) continue;
+    Members members;
+    for (const JsonMember& m : folder.members.object()) {
+      if (m.name != "architectures") members.push_back(m);
+    }
+    const std::string name = fmt::format("{}{}", folder.type->class_name, c.name);
+    members.emplace_back("architectures", Json::Array{Json(name)});
+    return hub_folder_of_members(Json(std::move(members)), folder.path);
+  }
+  return folder;
+}
+
 }  // namespace
 
 std::string hub_folder_of(const Settings& settings) {
@@ -45,11 +64,12 @@ std::string hub_folder_of(const Settings& settings) {
   return as_hub_folder(last_setting(settings, "start.from"));
 }
 
-Settings with_hub_model(const Settings& settings) {
+Settings with_hub_model(const Settings& settings, std::optional<HubTask> task) {
   const std::string path = hub_folder_of(settings);
   if (path.empty()) return settings;
   const bool model = last_setting(settings, "model.name") != nullptr;
-  Settings all = model_of(read_hub_folder(path), model);
+  const HubFolder folder = read_hub_folder(path);
+  Settings all = model_of(model || !task ? folder : with_head(folder, *task), model);
   std::copy_if(settings.begin(), settings.end(), std::back_inserter(all),
                [](const Setting& s) { return s.key != "model.name"; });
   return all;

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "hub/type.h"
 #include "train/config.h"
 
 namespace longspan {
@@ -12,8 +14,9 @@ std::string hub_folder_of(const Settings& settings);
 
 /// Returns settings in which a hub folder stands for its model: the name of the model here and its
 /// fields, before all others. A folder that a run starts from says nothing of heads, which follow
-/// from the task. Throws as read_hub_folder() does.
-Settings with_hub_model(const Settings& settings);
+/// from the task; where its type has a class with a head for `task`, its fields are those of that
+/// class. Throws as read_hub_folder() does.
+Settings with_hub_model(const Settings& settings, std::optional<HubTask> task = {});
 
 /// Returns the model of a hub folder with its head as settings. Throws as read_hub_folder() does.
 Settings settings_of_folder(const std::string& folder);

@@ -4,9 +4,12 @@
 #include <vector>
 
 #include "app/tasks/documents.h"
+#include "app/tasks/endings.h"
 #include "app/tasks/labels.h"
 #include "app/tasks/questions.h"
 #include "app/tasks/samples.h"
+#include "app/tasks/spans.h"
+#include "app/tasks/tags.h"
 #include "app/tasks/text.h"
 #include "app/tasks/text_labels.h"
 #include "core/error.h"
@@ -30,7 +33,17 @@ constexpr std::pair<DataKind, Make> kinds[] = {
     {DataKind::trivia, make_one<SpanTask>},        {DataKind::tables, make_one<TextLabelTask>},
 };
 
+/// What is done with tables, unless a task answers about whole texts.
+constexpr std::pair<std::string_view, Make> tables[] = {
+    {"tags", make_one<TagTask>},
+    {"spans", make_one<AnswerTask>},
+    {"choice", make_one<EndingTask>},
+};
+
 TaskEntry entry_of(const DataSet& set) {
+  for (const auto& [id, make] : tables) {
+    if (id == set.id) return {set, make};
+  }
   for (const auto& [kind, make] : kinds) {
     if (kind == set.kind) return {set, make};
   }

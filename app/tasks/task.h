@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ inline constexpr double many = std::numeric_limits<int32_t>::max();
 }  // namespace range
 
 class TaskData;
+enum class HubTask : uint8_t;
 struct RunConfig;
 struct TrainingRun;
 
@@ -45,6 +47,7 @@ Tensor synthetic_ids(int64_t rows, int64_t length, int64_t vocab, Device device)
 struct TaskSizes {
   int64_t vocabulary = 0;      ///< `vocab` must be as large; 0: unknown before the data are read
   int64_t classes = 0;         ///< `classes` must be equal; 0: any
+  int64_t tags = 0;            ///< `tags` must be equal; 0: any
   std::string_view head = {};  ///< the field that gives the model a head for the task; empty: none
 };
 
@@ -82,6 +85,8 @@ class Task {
   /// How checkpoints of the package transformers call what is learnt of labels; empty: the number
   /// of labels says it.
   virtual std::string problem_type() const { return {}; }
+  /// The head that checkpoints of that package have for it; nothing: any.
+  virtual std::optional<HubTask> hub_task() const { return {}; }
   /// Returns all files that the data are read from. Throws IoError.
   virtual std::vector<std::string> paths(const RunConfig& config) const;
 

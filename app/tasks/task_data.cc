@@ -84,7 +84,12 @@ std::string TaskData::input(const std::string& /*part*/, int64_t /*index*/) cons
 
 std::vector<TaskData::Prediction> TaskData::predict(std::span<const std::string> /*lines*/) const {
   fail<NotImplemented>("predict",
-                       "predictions are of tasks with labels: classes, pairs and regression");
+                       "predictions are of tasks with labels: classes, pairs, regression and tags");
+}
+
+std::vector<TaskData::Prediction> TaskData::find_answers(
+    const std::string& /*text*/, std::span<const std::string> /*questions*/) const {
+  fail<NotImplemented>("answer", "answers are found by models of the task spans");
 }
 
 std::vector<std::string> TaskData::answer(const std::string& /*text*/,

@@ -163,6 +163,10 @@ class TaskData {
   /// Returns predictions for inputs, as the lines of a file have them. Throws NotImplemented if the
   /// task has none.
   virtual std::vector<Prediction> predict(std::span<const std::string> lines) const;
+  /// Returns the answers to questions that stand in a text. Throws NotImplemented if the task has
+  /// none.
+  virtual std::vector<Prediction> find_answers(const std::string& text,
+                                               std::span<const std::string> questions) const;
   /// Returns the lines of the model's answer to a text. Throws NotImplemented if the task has none.
   virtual std::vector<std::string> answer(const std::string& text, const BeamSearch& search) const;
   /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.

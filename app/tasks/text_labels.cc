@@ -9,9 +9,8 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
-#include "data/corpus.h"
 #include "data/scores/classes.h"
-#include "data/tokenizers/hub_tokenizer.h"
+#include "hub/type.h"
 #include "models/encoder.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -22,29 +21,7 @@
 namespace longspan {
 namespace {
 
-constexpr uint64_t order_of_splits = 1;  // the order in which rows are cut into splits
-constexpr size_t shown_texts = 3, shown_classes = 12;
-
-/// Returns the paths of --data, which commas separate.
-std::vector<std::string> named_paths(const RunConfig& c, const DataSet& set) {
-  const std::string list = find_files(set, data_place(c)).at(0).path;
-  std::vector<std::string> all;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) all.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return all;
-}
-
-/// Returns the tables of the splits, in their order.
-std::array<TableSource, 3> sources_of(const RunConfig& c, const DataSet& set,
-                                      const TextLabelOptions& o) {
-  const TableFiles files = find_tables(named_paths(c, set));
-  const ColumnNames columns = o.columns.empty() ? ColumnNames{} : ColumnNames(o.columns);
-  return {TableSource{files.train, columns, true}, TableSource{files.valid, columns, true},
-          TableSource{files.test, columns, false}};
-}
+constexpr size_t shown_classes = 12;
 
 LabelSurvey survey_of(const TextLabelOptions& o) {
   return {.labels = Labels(o.labels), .several = o.several};
@@ -58,63 +35,13 @@ std::vector<LabelledText> answered(std::vector<LabelledText> rows, bool number) 
   return rows;
 }
 
-/// Cuts rows that are all for training into splits, in an order that does not depend on the run.
-void cut(LabelledTextRows& rows, const Split& split) {
-  std::vector<LabelledText> all = std::move(rows.parts[0]);
-  const auto count = static_cast<int64_t>(all.size());
-  const auto cuts = split.cuts(count);
-  const int64_t bounds[] = {0, cuts[0], cuts[1], count};
-  for (size_t part = 0; part < 3; ++part) {
-    if (part == 2 && !rows.parts[2].empty()) continue;  // it has files of its own
-    std::vector<LabelledText>& own = rows.parts[part];
-    own.clear();
-    for (int64_t i = bounds[part]; i < bounds[part + 1]; ++i) {
-      own.push_back(all[static_cast<size_t>(item_of_row(i, count, order_of_splits))]);
-    }
-  }
-}
-
-std::vector<float> to_floats(const Tensor& x) { return cast(x, DType::f32).to_vector<float>(); }
-
 double sigmoid_of(float z) { return 1 / (1 + std::exp(-static_cast<double>(z))); }
-
-std::vector<double> softmax_of(std::span<const float> z) {
-  const double most = *std::max_element(z.begin(), z.end());
-  std::vector<double> p;
-  for (const float value : z) p.push_back(std::exp(static_cast<double>(value) - most));
-  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-  for (double& value : p) value /= sum;
-  return p;
-}
 
 /// Returns the member of that name, or null.
 const Json* find_member(const Members& members, std::string_view name) {
   const auto at = std::find_if(members.begin(), members.end(),
                                [&](const JsonMember& m) { return m.name == name; });
   return at == members.end() ? nullptr : &at->value;
-}
-
-/// The beginning of a text, on one line.
-std::string shortened(const std::string& text) {
-  constexpr size_t longest = 60;
-  std::string line = text.substr(0, longest);
-  for (char& c : line) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return text.size() > longest ? line + "..." : line;
-}
-
-/// Which text, what it should have been, and how far off the model was: its loss.
-struct Miss {
-  double nats;
-  std::string line;
-};
-
-void add_misses(std::vector<Miss>& misses, TaskData::Report& report) {
-  const size_t shown = std::min(shown_texts, misses.size());
-  std::partial_sort(misses.begin(), misses.begin() + static_cast<long>(shown), misses.end(),
-                    [](const Miss& a, const Miss& b) { return a.nats > b.nats; });
-  for (size_t i = 0; i < shown; ++i) report.lines.push_back("furthest off: " + misses[i].line);
 }
 
 /// A table of confusions: a row for each label, with how often each class was predicted for it.
@@ -140,16 +67,6 @@ void add_confusions(const ConfusionMatrix& matrix, const std::vector<std::string
   report.figures.emplace_back("confusions", Json(std::move(rows)));
 }
 
-void add_scores(TaskData::Report& report,
-                const std::vector<std::pair<std::string, double>>& scores) {
-  std::vector<std::string> words;
-  for (const auto& [name, value] : scores) {
-    report.figures.emplace_back(name, value);
-    words.push_back(fmt::format("{} {:.2f}", name, value));
-  }
-  report.lines.insert(report.lines.begin(), fmt::format("{}", fmt::join(words, ", ")));
-}
-
 /// Figures of one class each, in percent but for the correlation.
 void add_class_scores(const ConfusionMatrix& matrix, TaskData::Report& report) {
   std::vector<std::pair<std::string, double>> all{{"accuracy", 100 * matrix.accuracy()}};
@@ -168,7 +85,7 @@ void add_class_scores(const ConfusionMatrix& matrix, TaskData::Report& report) {
 const ClassifiesSequences& classifier_of(const TrainingRun& run, const TextLabelTask& task,
                                          bool reads) {
   if (reads && !task.is_number() && task.options().labels.empty()) {
-    const auto tables = sources_of(run.config, task.set(), task.options());
+    const auto tables = task.sources(run.config);
     survey_text_labels(std::span(tables.data(), 2),
                        task.is_pair() ? TextCount::two : TextCount::one);
   }
@@ -198,17 +115,9 @@ std::string TextLabelTask::problem_type() const {
   return options_.several ? "multi_label_classification" : "single_label_classification";
 }
 
-std::vector<std::string> TextLabelTask::paths(const RunConfig& c) const {
-  std::vector<std::string> all;
-  for (const TableSource& source : sources_of(c, set(), options_)) {
-    all.insert(all.end(), source.paths.begin(), source.paths.end());
-  }
-  return all;
-}
-
 void TextLabelTask::settle(const RunConfig& c) {
   if (is_number() || !options_.labels.empty()) return;
-  const auto sources = sources_of(c, set(), options_);
+  const auto sources = this->sources(c);
   const LabelSurvey survey =
       survey_text_labels(std::span(sources.data(), 2), is_pair() ? TextCount::two : TextCount::one);
   options_.labels = survey.labels.names();
@@ -216,12 +125,11 @@ void TextLabelTask::settle(const RunConfig& c) {
 }
 
 TaskSizes TextLabelTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
-  const std::unique_ptr<const Tokenizer> tokenizer =
-      open_tokenizer(c.tokenizer.empty() ? "bytes" : c.tokenizer);
-  const int64_t begin = tokenizer->special().begin < 0 ? 1 : 0;
-  return {.vocabulary = tokenizer->vocabulary() + begin,
+  return {.vocabulary = RowMaker(c.tokenizer).vocabulary(),
           .classes = is_number() ? 1 : std::ssize(options_.labels)};
 }
+
+std::optional<HubTask> TextLabelTask::hub_task() const { return HubTask::classes; }
 
 std::unique_ptr<TaskData> TextLabelTask::open(const TrainingRun& run, bool reads) const {
   return std::make_unique<TextLabelData>(run, *this, reads);
@@ -248,7 +156,7 @@ TextLabelData::TextLabelData(const TrainingRun& run, const TextLabelTask& task, 
     : run_(run),
       task_(task),
       model_(classifier_of(run, task, reads)),
-      tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)) {
+      maker_(run.config.tokenizer) {
   const TextCount count = task.is_pair() ? TextCount::two : TextCount::one;
   const int64_t needed = task.is_number() ? 1 : std::ssize(task.options().labels);
   require(model_.classes() == needed, "model.classes", "got {}; expected {}{}", model_.classes(),
@@ -256,105 +164,45 @@ TextLabelData::TextLabelData(const TrainingRun& run, const TextLabelTask& task, 
           needed > 0 && !task.is_number()
               ? fmt::format(", one for each of {}", fmt::join(task.options().labels, ", "))
               : "");
-  const int64_t begin = tokenizer_->special().begin < 0 ? 1 : 0;
-  require(run.model->vocab() >= tokenizer_->vocabulary() + begin, "model.vocab",
-          "got {}; expected {} or more, the tokens of {}{}", run.model->vocab(),
-          tokenizer_->vocabulary() + begin,
-          run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,
-          begin > 0 ? " and one before each text" : "");
+  require_vocabulary(run, maker_);
   if (!reads) return;
-  const auto sources = sources_of(run.config, task.set(), task.options());
-  for (size_t part = 0; part < 3; ++part) {
-    if (sources[part].paths.empty()) continue;
-    rows_.parts[part] =
-        answered(task.is_number() ? read_number_texts(sources[part], count)
-                                  : read_texts(sources[part], count, survey_of(task.options())),
-                 task.is_number());
-  }
-  if (rows_.parts[1].empty()) cut(rows_, *split_of(run.config));
+  rows_ = read_splits<LabelledText>(
+      run.config, task.sources(run.config), [&](const TableSource& source) {
+        return answered(task.is_number() ? read_number_texts(source, count)
+                                         : read_texts(source, count, survey_of(task.options())),
+                        task.is_number());
+      });
   if (task.options().weights == ClassWeights::balanced && !task.is_number()) {
-    weights_ = balanced_weights(count_labels(rows_.parts[0], needed));
+    weights_ = balanced_weights(count_labels(rows_[0], needed));
   }
 }
 
 /// Says how many texts are longer than a sample.
 void TextLabelData::prepare() {
-  require(!rows_.parts[0].empty(), "data", "{} has no text with a label to train on",
+  require(!rows_[0].empty(), "data", "{} has no text with a label to train on",
           data_name(run_.config));
   int64_t cut_texts = 0;
-  for (const LabelledText& text : rows_.parts[0]) cut_texts += row_of(text).cut ? 1 : 0;
+  for (const LabelledText& text : rows_[0]) cut_texts += row_of(text).cut ? 1 : 0;
   if (cut_texts > 0) {
     warnings_.push_back(fmt::format("{} of {} texts are cut at {} tokens, --length", cut_texts,
-                                    rows_.parts[0].size(), run_.config.length));
+                                    rows_[0].size(), run_.config.length));
   }
 }
 
-TextLabelData::Row TextLabelData::row_of(const LabelledText& text) const {
+TextRow TextLabelData::row_of(const LabelledText& text) const {
   const int64_t longest = run_.config.length;
-  if (const auto* hub = dynamic_cast<const HubTokenizer*>(tokenizer_.get())) {
-    const auto encode = [&](const HubEncodeOptions& o) {
-      return task_.is_pair() ? hub->encode_pair(text.text, text.second, o)
-                             : hub->encode_text(text.text, o);
-    };
-    HubEncoding e = encode({});
-    const bool too_long = std::ssize(e.ids) > longest;
-    if (too_long) e = encode({.max_length = longest});
-    return {std::move(e.ids), std::move(e.types), too_long};
-  }
-  const SpecialIds& special = tokenizer_->special();
-  Row row;
-  row.tokens.push_back(special.begin >= 0 ? special.begin
-                                          : static_cast<int32_t>(tokenizer_->vocabulary()));
-  const auto add = [&](const std::string& more) {
-    for (const int32_t id : tokenizer_->encode(more)) row.tokens.push_back(id);
-    if (special.separator >= 0) row.tokens.push_back(special.separator);
-  };
-  add(text.text);
-  row.types.assign(row.tokens.size(), 0);
-  if (task_.is_pair()) add(text.second);
-  row.types.resize(row.tokens.size(), 1);
-  row.cut = std::ssize(row.tokens) > longest;
-  row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(longest)));
-  row.types.resize(row.tokens.size());
-  return row;
+  return task_.is_pair() ? maker_.pair(text.text, text.second, longest)
+                         : maker_.text(text.text, longest);
 }
 
-std::vector<TextLabelData::Row> TextLabelData::rows_of(std::span<const LabelledText> texts) const {
-  std::vector<Row> rows;
+std::vector<TextRow> TextLabelData::rows_of(std::span<const LabelledText> texts) const {
+  std::vector<TextRow> rows;
   for (const LabelledText& text : texts) rows.push_back(row_of(text));
   return rows;
 }
 
-EncoderInputs TextLabelData::inputs(std::span<const Row> rows) const {
-  size_t longest = 1;
-  bool equal = true, typed = false;
-  for (const Row& row : rows) {
-    longest = std::max(longest, row.tokens.size());
-    equal = equal && row.tokens.size() == rows[0].tokens.size();
-    typed =
-        typed || std::any_of(row.types.begin(), row.types.end(), [](int32_t t) { return t != 0; });
-  }
-  const auto* hub = dynamic_cast<const HubTokenizer*>(tokenizer_.get());
-  const int32_t padding = hub != nullptr ? hub->pad_id() : 0;
-  std::vector<int32_t> tokens(rows.size() * longest, padding), types(tokens.size(), 0);
-  std::vector<uint8_t> marks(tokens.size(), 0);
-  std::vector<int64_t> lengths;
-  for (size_t b = 0; b < rows.size(); ++b) {
-    std::copy(rows[b].tokens.begin(), rows[b].tokens.end(), tokens.data() + b * longest);
-    std::copy(rows[b].types.begin(), rows[b].types.end(), types.data() + b * longest);
-    lengths.push_back(std::ssize(rows[b].tokens));
-    marks[b * longest] = 1;
-  }
-  const Shape shape{std::ssize(rows), static_cast<int64_t>(longest)};
-  EncoderInputs in{.tokens = Tensor::from(tokens, shape, run_.device)};
-  if (!equal) in.lengths = Tensor::from(lengths, {shape[0]}, run_.device);
-  if (typed && model_.token_types() > 1) in.types = Tensor::from(types, shape, run_.device);
-  if (model_.takes_global_tokens()) in.global = Tensor::from(marks, shape);
-  return in;
-}
-
-Tensor TextLabelData::logits(std::span<const Row> rows, Pass pass) const {
-  return model_.class_logits(inputs(rows), pass);
+Tensor TextLabelData::logits(std::span<const TextRow> rows, Pass pass) const {
+  return model_.class_logits(inputs_of(rows, model_, maker_.padding(), run_.device), pass);
 }
 
 /// The mean over texts, in training weighted by their own weights and those of their classes.
@@ -401,16 +249,10 @@ Tensor TextLabelData::loss(const Tensor& z, std::span<const LabelledText> texts,
 
 TaskData::Forward TextLabelData::forward(int64_t i, const SegmentMemory& /*memory*/,
                                          Pass pass) const {
-  const std::vector<LabelledText>& all = rows_.parts[0];
-  std::vector<LabelledText> texts;
-  const int64_t first = run_.samples_before(i);
-  for (int64_t b = 0; b < run_.config.batch; ++b) {
-    const int64_t at = item_of_row(first + b, std::ssize(all), run_.config.seed);
-    texts.push_back(all[static_cast<size_t>(at)]);
-  }
-  const std::vector<Row> rows = rows_of(texts);
+  const std::vector<LabelledText> texts = batch_of(rows_[0], run_, i);
+  const std::vector<TextRow> rows = rows_of(texts);
   Forward f;
-  for (const Row& row : rows) f.tokens += std::ssize(row.tokens);
+  for (const TextRow& row : rows) f.tokens += row.length();
   f.losses.loss = loss(logits(rows, pass), texts, pass.training);
   f.counted = run_.config.batch;
   return f;
@@ -462,12 +304,12 @@ std::vector<TaskData::Prediction> TextLabelData::predict(std::span<const std::st
     texts.push_back(std::move(text));
   }
   std::vector<Prediction> all;
-  const std::vector<Row> rows = rows_of(texts);
+  const std::vector<TextRow> rows = rows_of(texts);
   visit_alike(
       std::ssize(rows), std::max<int64_t>(run_.config.batch, 1),
       [&](int64_t i) { return rows[static_cast<size_t>(i)]; },
-      [](const Row& row) { return row.tokens.size(); },
-      [&](const std::vector<Row>& some) {
+      [](const TextRow& row) { return row.length(); },
+      [&](const std::vector<TextRow>& some) {
         const Tensor z = logits(some, Pass{});
         const std::vector<float> values = to_floats(z);
         const auto width = static_cast<size_t>(z.dim(1));
@@ -480,20 +322,20 @@ std::vector<TaskData::Prediction> TextLabelData::predict(std::span<const std::st
 
 TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
   const NoGrad off;
-  const std::vector<LabelledText>& texts = rows_.parts[part_index(part)];
+  const std::vector<LabelledText>& texts = rows_[part_index(part)];
   if (texts.empty()) return {std::nan(""), {}};
   const TextLabelOptions& o = task_.options();
   const bool number = task_.is_number();
   ConfusionMatrix matrix(std::max<int64_t>(model_.classes(), 1));
   LabelCounts several(std::max<int64_t>(model_.classes(), 1));
   std::vector<double> given, wanted;
-  std::vector<Miss> misses;
+  Misses misses;
   Report r;
   r.rows.push_back({"text", "label", "predicted", "probability", "loss"});
   if (task_.is_pair()) r.rows[0].insert(r.rows[0].begin() + 1, "second");
   double nats = 0;
   size_t at = 0;
-  const auto score = [&](const std::vector<Row>& some) {
+  const auto score = [&](const std::vector<TextRow>& some) {
     const Tensor z = cast(logits(some, Pass{}), DType::f64);
     const std::vector<double> values = z.to_vector<double>();
     const auto width = static_cast<size_t>(z.dim(1));
@@ -532,15 +374,14 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
           fmt::format("{:.6f}", loss_here)};
       if (task_.is_pair()) row.insert(row.begin() + 1, text.second);
       r.rows.push_back(std::move(row));
-      misses.push_back(
-          {loss_here, fmt::format("{} as {}: {}", right.empty() ? "no label" : right,
-                                  p.label.empty() ? "none" : p.label, shortened(text.text))});
+      misses.add(loss_here, fmt::format("{} as {}: {}", right.empty() ? "no label" : right,
+                                        p.label.empty() ? "none" : p.label, shortened(text.text)));
     }
   };
   visit_alike(
       std::ssize(texts), run_.config.batch,
       [&](int64_t i) { return row_of(texts[static_cast<size_t>(i)]); },
-      [](const Row& row) { return row.tokens.size(); }, score);
+      [](const TextRow& row) { return row.length(); }, score);
   if (number) {
     add_scores(r, {{"mse", nats / static_cast<double>(texts.size())},
                    {"pearson", pearson(given, wanted)},
@@ -553,14 +394,14 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
     add_confusions(matrix, o.labels, r);
     add_class_scores(matrix, r);
   }
-  add_misses(misses, r);
+  misses.report(r);
   return {nats / static_cast<double>(texts.size()) / std::log(2.0), r};
 }
 
 std::vector<int32_t> TextLabelData::first_tokens(int64_t count) const {
-  const std::vector<LabelledText>& texts = rows_.parts[1].empty() ? rows_.parts[0] : rows_.parts[1];
+  const std::vector<LabelledText>& texts = rows_[1].empty() ? rows_[0] : rows_[1];
   if (texts.empty()) return {};
-  std::vector<int32_t> tokens = row_of(texts[0]).tokens;
+  std::vector<int32_t> tokens = row_of(texts[0]).tokens.ids;
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
   return tokens;
 }

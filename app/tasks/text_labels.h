@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/tasks/task_data.h"
-#include "data/labelled/examples.h"
+#include "app/tasks/tables.h"
 
 namespace longspan {
 
@@ -25,8 +24,7 @@ struct TextLabelOptions {
   double threshold = 0.5;  ///< several: the probability from which on a label is predicted
 
   void visit(auto& v) {
-    v("columns", columns,
-      "columns of the table where they have other names: text=review,label=stars");
+    v("columns", columns, columns_meaning);
     v("labels", labels, "names of the classes; empty: those of the data");
     v("several", several, "a text has any number of labels, each of which is answered yes or no");
     v("weights", weights,
@@ -38,9 +36,9 @@ struct TextLabelOptions {
 
 /// Classes, one or several, or a number, of texts or of pairs of texts, read from tables
 /// (data/labelled/examples.h): the tasks classes, pairs and regression.
-class TextLabelTask final : public TaskFor<ClassifiesSequences> {
+class TextLabelTask final : public TableTask<ClassifiesSequences> {
  public:
-  using TaskFor::TaskFor;
+  using TableTask::TableTask;
 
   void visit(Fields& v) override;
   std::string models() const override { return "models that classify whole sequences"; }
@@ -49,11 +47,7 @@ class TextLabelTask final : public TaskFor<ClassifiesSequences> {
   void settle(const RunConfig& config) override;
   std::vector<std::string> label_names() const override { return options_.labels; }
   std::string problem_type() const override;
-  std::vector<std::string> paths(const RunConfig& config) const override;
-  bool takes_tokenizer() const override { return true; }
-  bool cuts_files(bool /*apart*/) const override { return true; }
-  std::vector<std::string> order_keys() const override { return {"labelled.columns"}; }
-  std::vector<std::string> function_keys() const override { return {"labelled."}; }
+  std::optional<HubTask> hub_task() const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
@@ -62,12 +56,9 @@ class TextLabelTask final : public TaskFor<ClassifiesSequences> {
   bool is_number() const { return set().id == "regression"; }
 
  private:
-  TextLabelOptions options_;
-};
+  const std::string& columns() const override { return options_.columns; }
 
-/// What is trained and scored.
-struct LabelledTextRows {
-  std::vector<LabelledText> parts[3];
+  TextLabelOptions options_;
 };
 
 /// Data of a run of TextLabelTask.
@@ -78,7 +69,7 @@ class TextLabelData final : public TaskData {
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override {
-    return std::ssize(rows_.parts[part_index(part)]);
+    return std::ssize(rows_[part_index(part)]);
   }
   std::string items() const override { return "texts"; }
   std::string unit() const override { return "text"; }
@@ -92,23 +83,17 @@ class TextLabelData final : public TaskData {
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
-  /// The tokens of a text, and their types.
-  struct Row {
-    std::vector<int32_t> tokens, types;
-    bool cut = false;
-  };
-  Row row_of(const LabelledText& text) const;
-  std::vector<Row> rows_of(std::span<const LabelledText> texts) const;
-  EncoderInputs inputs(std::span<const Row> rows) const;
-  Tensor logits(std::span<const Row> rows, Pass pass) const;
+  TextRow row_of(const LabelledText& text) const;
+  std::vector<TextRow> rows_of(std::span<const LabelledText> texts) const;
+  Tensor logits(std::span<const TextRow> rows, Pass pass) const;
   Tensor loss(const Tensor& logits, std::span<const LabelledText> texts, bool training) const;
   Prediction prediction(std::span<const float> logits) const;
 
   const TrainingRun& run_;
   const TextLabelTask& task_;
   const ClassifiesSequences& model_;
-  std::unique_ptr<const Tokenizer> tokenizer_;
-  LabelledTextRows rows_;
+  RowMaker maker_;
+  Splits<LabelledText> rows_;
   std::vector<float> weights_;  // of classes; empty: all 1
   std::vector<std::string> warnings_;
 };

@@ -115,6 +115,7 @@ std::vector<AnswerCandidate> keep_best(std::string_view context, std::span<const
       const auto begin = static_cast<size_t>(text[static_cast<size_t>(p.first)].begin);
       const auto end = static_cast<size_t>(text[static_cast<size_t>(p.last)].end);
       if (begin < end && end <= context.size()) c.text = context.substr(begin, end - begin);
+      c.begin = static_cast<int64_t>(begin);
       if (c.text.empty()) continue;
     }
     if (seen.insert(c.text).second) kept.push_back(std::move(c));

@@ -69,6 +69,7 @@ struct AnswerCandidate {
   std::string text;           ///< empty: no answer
   double start = 0, end = 0;  ///< scores of its first and last token
   double probability = 0;     ///< softmax over the candidates
+  int64_t begin = -1;         ///< byte of the context; -1: no answer
 };
 
 /// What was chosen.

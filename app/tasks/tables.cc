@@ -1,0 +1,102 @@
+#include "app/tasks/tables.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "core/error.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+
+namespace longspan {
+namespace {
+
+constexpr uint64_t order_of_splits = 1;  // the order in which rows are cut into splits
+constexpr size_t shown_texts = 3;
+
+/// Returns the paths of --data, which commas separate.
+std::vector<std::string> named_paths(const RunConfig& c, const DataSet& set) {
+  const std::string list = find_files(set, data_place(c)).at(0).path;
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) all.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::array<TableSource, 3> table_sources(const RunConfig& c, const DataSet& set,
+                                         const std::string& columns) {
+  const TableFiles files = find_tables(named_paths(c, set));
+  const ColumnNames names = columns.empty() ? ColumnNames{} : ColumnNames(columns);
+  return {TableSource{files.train, names, true}, TableSource{files.valid, names, true},
+          TableSource{files.test, names, false}};
+}
+
+int64_t row_at(int64_t i, int64_t count) { return item_of_row(i, count, order_of_splits); }
+
+EncoderInputs inputs_of(std::span<const TextRow> rows, const ReadsInputs& model, int32_t padding,
+                        Device device) {
+  const TextBatch batch = text_batch(rows, padding);
+  EncoderInputs in{.tokens = to_device(batch.tokens, device)};
+  if (!batch.equal) in.lengths = to_device(batch.lengths, device);
+  if (batch.typed && model.token_types() > 1) in.types = to_device(batch.types, device);
+  if (model.takes_global_tokens()) in.global = batch.global;
+  return in;
+}
+
+void require_vocabulary(const TrainingRun& run, const RowMaker& maker) {
+  const int64_t more = maker.vocabulary() - maker.tokenizer().vocabulary();
+  require(run.model->vocab() >= maker.vocabulary(), "model.vocab",
+          "got {}; expected {} or more, the tokens of {}{}", run.model->vocab(), maker.vocabulary(),
+          run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,
+          more > 1   ? " and those around texts"
+          : more > 0 ? " and one before each text"
+                     : "");
+}
+
+std::vector<float> to_floats(const Tensor& x) { return cast(x, DType::f32).to_vector<float>(); }
+
+std::vector<double> softmax_of(std::span<const float> z) {
+  const double most = *std::max_element(z.begin(), z.end());
+  std::vector<double> p;
+  for (const float value : z) p.push_back(std::exp(static_cast<double>(value) - most));
+  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+  for (double& value : p) value /= sum;
+  return p;
+}
+
+std::string shortened(const std::string& text) {
+  constexpr size_t longest = 60;
+  std::string line = text.substr(0, longest);
+  for (char& c : line) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text.size() > longest ? line + "..." : line;
+}
+
+void Misses::add(double nats, std::string line) { misses_.push_back({nats, std::move(line)}); }
+
+void Misses::report(TaskData::Report& report) {
+  const size_t shown = std::min(shown_texts, misses_.size());
+  std::partial_sort(misses_.begin(), misses_.begin() + static_cast<long>(shown), misses_.end(),
+                    [](const Miss& a, const Miss& b) { return a.nats > b.nats; });
+  for (size_t i = 0; i < shown; ++i) report.lines.push_back("furthest off: " + misses_[i].line);
+}
+
+void add_scores(TaskData::Report& report,
+                const std::vector<std::pair<std::string, double>>& scores) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : scores) {
+    report.figures.emplace_back(name, value);
+    words.push_back(fmt::format("{} {:.2f}", name, value));
+  }
+  report.lines.insert(report.lines.begin(), fmt::format("{}", fmt::join(words, ", ")));
+}
+
+}  // namespace longspan

@@ -258,5 +258,6 @@
 
 #include "hub/export.h"
 #include "hub/folder.h"
+#include "hub/generation.h"
 #include "hub/settings.h"
 #include "hub/type.h"

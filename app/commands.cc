@@ -1,6 +1,7 @@
 #include "app/commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "hub/folder.h"
+#include "hub/generation.h"
 #include "models/reads_documents.h"
 #include "train/state.h"
 
@@ -84,6 +86,8 @@ const Flag beam_flags[] = {
     {"--no-repeat-ngram", "search.no_repeat_ngram",
      "forbid repeated n-grams of this size; 0: allow all"},
     {"--min-tokens", "search.min_count", "no end before so many tokens"},
+    {"--repetition-penalty", "search.repetition_penalty",
+     "above 1, tokens that are in the text already become less likely"},
 };
 
 struct SearchOptions {
@@ -95,6 +99,7 @@ struct SearchOptions {
     v("length_penalty", search.length_penalty, range::between(-many, many));
     v("no_repeat_ngram", search.no_repeat_ngram, count)("min_count", search.min_count, count);
     v("early_stopping", search.early_stopping);
+    v("repetition_penalty", search.repetition_penalty, range::between(1e-6, many));
   }
 };
 
@@ -128,6 +133,7 @@ struct Case {
   bool labels;     ///< and labels them
   bool run;        ///< of a trained run, or about to be one
   bool given;      ///< the text is given: --document
+  bool prompts;    ///< the texts are given: --prompts
   const Settings& settings;
 
   bool by(std::initializer_list<OptimizerName> names) const {
@@ -136,7 +142,9 @@ struct Case {
   bool text() const { return task.is_one_text(); }
   bool decoder() const { return objective == Objective::next_token && !documents; }
   bool sequence() const { return objective == Objective::sequence; }
-  bool writes() const { return sequence() && (command == generate || task.scores_texts()); }
+  bool writes() const {
+    return sequence() && (command == generate || command == summarise || task.scores_texts());
+  }
   /// Whether the files of the data set are read.
   bool reads_data() const {
     return !is_generated(task.set().kind) && (command != generate || (sequence() && !given)) && run;
@@ -178,12 +186,15 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
     {"documents", train | eval | generate, "documents of the data",
      [](const Case& c) { return !c.given; }},
-    {"target_length", train | eval | generate | plan | study, "encoder-decoders",
+    {"target_length", train | eval | generate | summarise | plan | study, "encoder-decoders",
      [](const Case& c) { return c.sequence() || (c.command & (plan | study)) == 0; }},
     {"gap_sentences", train | eval},
-    {"length", ~unsigned{summarise}, "encoder-decoders",
-     [](const Case& c) { return c.command != generate || c.sequence(); }},
-    {"batch", train | eval | plan | study},
+    {"length", all_commands, "encoder-decoders",
+     [](const Case& c) {
+       return (c.command != generate && c.command != summarise) || c.sequence();
+     }},
+    {"batch", train | eval | generate | plan | study, "prompts of a file",
+     [](const Case& c) { return c.command != generate || c.prompts; }},
     {"accumulate", train | eval | plan | study, "generated tasks",
      [](const Case& c) { return c.command != eval || is_generated(c.task.set().kind); }},
     {"steps", train | eval, "generated tasks",
@@ -253,15 +264,18 @@ constexpr Use uses[] = {
      [](const Case& c) { return !c.config.start.from.empty(); }},
     {"start.", train | draw | plan | study, "new models",
      [](const Case& c) { return c.command != draw || !c.run; }},
-    {"search.beams", eval | generate, "decoders and for summaries of encoder-decoders",
+    {"search.beams", eval | generate | summarise, "decoders and for summaries of encoder-decoders",
      [](const Case& c) { return c.writes() || (c.command == generate && c.decoder()); }},
-    {"search.no_repeat_ngram", eval | generate,
+    {"search.no_repeat_ngram", eval | generate | summarise,
      "summaries of encoder-decoders, and for decoders with --beams or --temperature 0",
      [](const Case& c) {
        return c.writes() || (c.command == generate && c.decoder() &&
                              (c.typed("search.beams") || c.typed("sample.temperature")));
      }},
-    {"search.", eval | generate, "summaries of encoder-decoders",
+    {"search.repetition_penalty", eval | generate | summarise,
+     "decoders and for summaries of encoder-decoders",
+     [](const Case& c) { return c.writes() || (c.command == generate && c.decoder()); }},
+    {"search.", eval | generate | summarise, "summaries of encoder-decoders",
      [](const Case& c) { return c.writes(); }},
     {"sample.index", generate, "encoder-decoders", [](const Case& c) { return c.sequence(); }},
     {"sample.", generate, "decoders", [](const Case& c) { return c.decoder(); }},
@@ -270,6 +284,11 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.decoder() && c.text(); }},
     {"--document", generate | answer, "encoder-decoders",
      [](const Case& c) { return c.command != generate || c.sequence(); }},
+    {"--scores", summarise, "models that label sentences such as hibert:labels",
+     [](const Case& c) { return c.labels; }},
+    {"--json", generate | predict | answer | summarise | plan, "prompts of a file",
+     [](const Case& c) { return c.command != generate || c.prompts; }},
+    {"--prompts", generate, "decoders", [](const Case& c) { return c.decoder(); }},
     {"--part", eval | generate, "encoder-decoders",
      [](const Case& c) { return c.command != generate || c.sequence(); }},
 };
@@ -373,6 +392,7 @@ void require_used(const CommandLine& line, RunConfig& config) {
                .labels = documents != nullptr && documents->labels() > 0,
                .run = !planned,
                .given = line.value("--document") != nullptr,
+               .prompts = line.value("--prompts") != nullptr,
                .settings = line.settings};
   each_typed(line, [&](const Setting& s, const Use& use) {
     require(use.used == nullptr || use.used(c), name_of(s),
@@ -435,8 +455,33 @@ Settings taken(CommandLine& line, std::string_view prefix) {
 
 std::span<const Flag> search_flags() { return beam_flags; }
 
+namespace {
+
+/// Returns how the hub folder of a run, if it has one, says that its model writes.
+BeamSearch usual_search(const std::string& out) {
+  BeamSearch search;
+  const std::string folder = hub_origin_of(out);
+  if (folder.empty()) return search;
+  const HubGeneration g = read_hub_generation(read_hub_folder(folder));
+  require<NotImplemented>(
+      g.others.empty(), "generate",
+      "{} asks for what is not done here: {}; take that out of its generation_config.json", folder,
+      fmt::join(g.others, ", "));
+  search.beams = g.beams.value_or(search.beams);
+  search.no_repeat_ngram = g.no_repeat_ngram.value_or(search.no_repeat_ngram);
+  search.length_penalty = g.length_penalty.value_or(search.length_penalty);
+  search.repetition_penalty = g.repetition_penalty.value_or(search.repetition_penalty);
+  search.early_stopping = g.early_stopping.value_or(search.early_stopping);
+  // There the decoder's first input counts as a token.
+  search.min_count = std::max<int64_t>(g.shortest.value_or(0) - 1, 0);
+  return search;
+}
+
+}  // namespace
+
 BeamSearch taken_search(CommandLine& line) {
   SearchOptions o;
+  if (const std::string* out = line.value("--out")) o.search = usual_search(*out);
   set_fields(o, taken(line, "search."));
   check_ranges(o);
   return o.search;

@@ -1,12 +1,19 @@
 #include "models/generate.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 #include <vector>
 
 #include "app/commands.h"
 #include "core/error.h"
+#include "data/corpus.h"
 #include "data/io/files.h"
+#include "data/labelled/table.h"
+#include "data/tokenizers/hub_processor.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 
@@ -16,7 +23,7 @@ namespace {
 struct Options {
   std::string prompt = "\n";
   int64_t tokens = 500, top_k = 0, index = -1;
-  double temperature = 1, top_p = 1;
+  double temperature = 1, top_p = 1, repetition_penalty = 1;
   uint64_t sample_seed = 1;
   void visit(auto& v) {
     constexpr double many = 1e15;
@@ -27,12 +34,16 @@ struct Options {
   }
 };
 
-/// Returns the tokenizer of a run's text. Throws NotImplemented if there is none, or if it is built
-/// from the data.
-std::unique_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
-  std::unique_ptr<const Tokenizer> found = config.of_task->text_tokenizer(config.tokenizer);
+/// Returns the tokenizer of a run's text; that of words is built from the data. Throws
+/// NotImplemented if there is none.
+std::shared_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
+  std::shared_ptr<const Tokenizer> found = config.of_task->text_tokenizer(config.tokenizer);
+  if (found == nullptr && config.of_task->set().kind == DataKind::words) {
+    found =
+        open_corpus(config.task, data_place(config), {config.split, config.tokenizer}).tokenizer;
+  }
   require<NotImplemented>(found != nullptr, "generate",
-                          "the task {} has {}s; expected bytes or characters", config.task,
+                          "the task {} has {}s; expected bytes, characters or words", config.task,
                           unit_of(config.of_task->set().kind));
   return found;
 }
@@ -74,36 +85,146 @@ void write_summary(const Trained& trained, const CommandLine& line, const Option
   for (const std::string& sentence : task_data->answer(text, search)) std::puts(sentence.c_str());
 }
 
-/// Prints a prompt and its continuation: sampled, or the best that a beam search finds.
-void go_on(const Trained& trained, const Options& o, const std::optional<BeamSearch>& search) {
-  const LanguageModel& model = *trained.run.model;
-  const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(trained.run.config);
-  const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
-  const auto print = [&](int32_t id) {
-    // Ids beyond the tokenizer's vocabulary have no text.
-    const std::string text =
-        id < tokenizer->vocabulary() ? tokenizer->decode({&id, 1}) : std::string();
+/// The text of tokens; ids beyond the tokenizer's vocabulary, and the one that ends a text, have
+/// none.
+std::string text_of(std::span<const int64_t> ids, const Tokenizer& tokenizer, int64_t end) {
+  std::vector<int32_t> known;
+  for (const int64_t id : ids) {
+    if (id < tokenizer.vocabulary() && id != end) known.push_back(static_cast<int32_t>(id));
+  }
+  return tokenizer.decode(known);
+}
+
+/// Prints a prompt and its continuation, token by token.
+void draw_one(const LanguageModel& model, const Tokenizer& tokenizer, const Options& o,
+              const std::vector<int32_t>& prompt, const Tensor& start, int64_t end) {
+  const auto print = [&](int64_t id) {
+    const std::string text = text_of({&id, 1}, tokenizer, end);
     std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
   };
   for (const int32_t id : prompt) print(id);
-  const Tensor start =
-      Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, trained.run.device);
-  if (search && o.tokens > 0) {
-    const Beams found = beam_search(model, start, need<ContinuesSequences>(model).start_decoding(1),
-                                    o.tokens, *search);
-    for (const int64_t id : contiguous(select(found.tokens, 1, 0)).to_vector<int64_t>()) {
-      print(static_cast<int32_t>(id));
-    }
-    std::fputc('\n', stdout);
+  const Sampling sampling{o.temperature, o.top_k, o.top_p, o.repetition_penalty};
+  struct Ended {};
+  try {
+    generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
+             [&](const Tensor& token) {
+               print(static_cast<int64_t>(token.item()));
+               if (token.item() == static_cast<double>(end)) throw Ended{};
+             });
+  } catch (const Ended&) {
+  }
+  std::fputc('\n', stdout);
+}
+
+/// Returns what follows each of some prompts: sampled, or the best that a beam search finds.
+std::vector<std::vector<int64_t>> continued(const TrainingRun& run,
+                                            const std::vector<std::vector<int32_t>>& prompts,
+                                            const Options& o,
+                                            const std::optional<BeamSearch>& search, int64_t end) {
+  if (!search || o.tokens == 0) {
+    const Sampling sampling{o.temperature, o.top_k, o.top_p, o.repetition_penalty};
+    return generate(*run.model, prompts, o.tokens, sampling,
+                    Generator{o.sample_seed}.fork("sample"), end);
+  }
+  const Beams found = beam_search(*run.model, prompts, o.tokens, *search);
+  const std::vector<int64_t> ids = contiguous(select(found.tokens, 1, 0)).to_vector<int64_t>();
+  const std::vector<int64_t> lengths = contiguous(select(found.lengths, 1, 0)).to_vector<int64_t>();
+  std::vector<std::vector<int64_t>> all;
+  for (size_t b = 0; b < prompts.size(); ++b) {
+    const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(b) * o.tokens;
+    all.emplace_back(begin, begin + lengths[b]);
+  }
+  return all;
+}
+
+/// Prints a prompt and its continuation.
+void go_on(const Trained& trained, const Options& o, std::optional<BeamSearch> search) {
+  const TrainingRun& run = trained.run;
+  const std::shared_ptr<const Tokenizer> tokenizer = text_tokenizer(run.config);
+  const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
+  const int64_t end = run.config.of_task->end_token(run.config);
+  if (!search || o.tokens == 0) {
+    const Tensor start = Tensor::from(prompt, {1, std::ssize(prompt)}, run.device);
+    draw_one(*run.model, *tokenizer, o, prompt, start, end);
     return;
   }
-  const Sampling sampling{o.temperature, o.top_k, o.top_p};
-  generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
-           [&](const Tensor& token) {
-             print(static_cast<int32_t>(token.item()));
-             std::fflush(stdout);
-           });
+  search->end = end;
+  const std::vector<int64_t> ids = continued(run, {prompt}, o, search, end)[0];
+  const std::vector<int64_t> before(prompt.begin(), prompt.end());
+  const std::string text = text_of(before, *tokenizer, -1) + text_of(ids, *tokenizer, end);
+  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fputc('\n', stdout);
+}
+
+/// Returns the prompts of a file: of .jsonl the member "prompt" of each row, else its lines.
+std::vector<std::string> prompts_of(const std::string& path) {
+  std::vector<std::string> all;
+  if (path != "-" && table_format(path)) {
+    TableReader reader(path);
+    TableRow row;
+    while (reader.next(row)) {
+      const Json* prompt = row.find("prompt");
+      require<IoError>(prompt != nullptr && prompt->is_string(), "--prompts",
+                       "{} has no text in its column prompt", row.place());
+      all.push_back(prompt->string());
+    }
+    return all;
+  }
+  const std::string read = path == "-" ? read_stream(stdin) : read_file(path, "--prompts");
+  std::string_view rest = without_byte_order_mark(read);
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    all.emplace_back(rest.substr(0, end));
+    if (all.back().ends_with('\r')) all.back().pop_back();
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return all;
+}
+
+/// Prints what follows each prompt of a file. Prompts of similar length are read together, and each
+/// is continued as it would be alone.
+void go_on_from_file(const Trained& trained, const std::string& path, const Options& o,
+                     std::optional<BeamSearch> search, bool json) {
+  const TrainingRun& run = trained.run;
+  const std::shared_ptr<const Tokenizer> tokenizer = text_tokenizer(run.config);
+  const int64_t end = run.config.of_task->end_token(run.config);
+  if (search) search->end = end;
+  const std::vector<std::string> texts = prompts_of(path);
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    prompts.push_back(tokenizer->encode(texts[i]));
+    require(!prompts.back().empty(), "--prompts", "prompt {} of {} has no token; expected one",
+            i + 1, path);
+  }
+  std::vector<size_t> order(prompts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return prompts[a].size() < prompts[b].size(); });
+  std::vector<std::string> written(prompts.size());
+  const auto together = static_cast<size_t>(std::max<int64_t>(run.config.batch, 1));
+  for (size_t begin = 0; begin < order.size(); begin += together) {
+    std::vector<std::vector<int32_t>> some;
+    const size_t count = std::min(together, order.size() - begin);
+    for (size_t i = 0; i < count; ++i) some.push_back(prompts[order[begin + i]]);
+    const std::vector<std::vector<int64_t>> found = continued(run, some, o, search, end);
+    for (size_t i = 0; i < count; ++i) {
+      written[order[begin + i]] = text_of(found[i], *tokenizer, end);
+    }
+    if (order.size() > together) {
+      std::fprintf(stderr, "%zu of %zu prompts\n", begin + count, order.size());
+    }
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (json) {
+      std::puts(to_string(Json(Members{{"prompt", with_replacement_characters(texts[i])},
+                                       {"text", with_replacement_characters(written[i])}}))
+                    .c_str());
+    } else {
+      if (texts.size() > 1) std::puts(fmt::format("== {} ==", i + 1).c_str());
+      std::puts((texts[i] + written[i]).c_str());
+    }
+  }
 }
 
 /// Returns how a decoder searches: with --beams, or where --temperature 0 and --no-repeat-ngram ask
@@ -141,6 +262,9 @@ int generate_command(int argc, const char* const* argv) {
       {"--out", "", "the run folder"},
       {"--step", "", "step of the checkpoint, or best; without it the newest"},
       {"--prompt", "sample.prompt", "text to go on from"},
+      {"--prompts", "",
+       "decoders: a file with a prompt on each line, or .jsonl; - for standard input"},
+      {"--json", "", "--prompts: a line of JSON for each prompt", true},
       {"--tokens", "sample.tokens", "tokens to draw"},
       {"--temperature", "sample.temperature", "0: always the most likely token"},
       {"--top-k", "sample.top_k", "draw from the k most likely tokens; 0: all"},
@@ -163,6 +287,7 @@ int generate_command(int argc, const char* const* argv) {
   std::erase_if(line.settings, [](const Setting& s) { return s.key == "seed"; });
   const BeamSearch search = taken_search(line);
   Options o;
+  o.repetition_penalty = search.repetition_penalty;
   set_fields(o, sample_settings);
   check_ranges(o);
   require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
@@ -179,7 +304,16 @@ int generate_command(int argc, const char* const* argv) {
     require(search.beams >= 1, "--beams", "got {}; expected 1 or more", search.beams);
     write_summary(trained, line, o, search);
   } else {
-    go_on(trained, o, search_of_decoder(typed, o, search));
+    const std::optional<BeamSearch> how = search_of_decoder(typed, o, search);
+    const std::string* const prompts = line.value("--prompts");
+    const Setting* const prompt = last_setting(typed.settings, "sample.prompt");
+    require(prompts == nullptr || prompt == nullptr, "--prompts",
+            "is one way to name a text, and --prompt another; expected one of them");
+    if (prompts != nullptr) {
+      go_on_from_file(trained, *prompts, o, how, is_on(line, "--json"));
+    } else {
+      go_on(trained, o, how);
+    }
   }
   return 0;
 }

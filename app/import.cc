@@ -25,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Where a run keeps what it needs of the folder that it was imported from.
-constexpr const char* kept_folder = "/hub";
 /// The tensors that the model does not have, which an export of the same class writes again.
 constexpr const char* others_file = "/others.safetensors";
 
@@ -71,18 +70,6 @@ void report(const HubFolder& folder, const std::string& path, const HubTensors& 
   std::puts(fmt::format("left out: {}", left).c_str());
 }
 
-/// Returns the hub folder whose description and tokenizer a run has; empty if it has none.
-std::string origin_of(const std::string& out, const RunConfig& config) {
-  if (fs::exists(out + kept_folder + "/config.json")) return out + kept_folder;
-  const std::string& from = config.start.from;
-  if (from.empty()) return {};
-  if (fs::exists(from + "/config.toml")) {
-    const std::string kept = from + kept_folder;
-    return fs::exists(kept + "/config.json") ? kept : "";
-  }
-  return fs::exists(from + "/config.json") ? from : "";
-}
-
 /// Returns the tensors of the folder that a run was imported from which the model does not have, if
 /// the run is written as the same class.
 TensorList others_of(const std::string& out, const HubFolder& folder) {
@@ -104,7 +91,7 @@ std::string type_named_in(const std::string& folder) {
 HubDescription description_of(const std::string& out, const RunConfig& config,
                               const CommandLine& line) {
   HubDescription d;
-  const std::string origin = origin_of(out, config);
+  const std::string origin = hub_origin_of(out);
   if (!origin.empty()) {
     d.type = type_named_in(origin);
     const HubFolder folder = read_hub_folder(origin);
@@ -253,7 +240,7 @@ int export_command(int argc, const char* const* argv) {
        compare_inputs(Before(values, out, used), config, Reads::tokens, "export", other_data)) {
     say(remark);
   }
-  const auto tokenizer = tokenizer_of(config, origin_of(out, config));
+  const auto tokenizer = tokenizer_of(config, hub_origin_of(out));
   write_hub_folder(folder, *model, *to, others_of(out, folder));
   if (tokenizer != nullptr) write_tokenizer(*tokenizer, config, *to);
   std::puts(fmt::format("{}: a {} ({}{}), step {} of {}", *to, folder.type->name,

@@ -303,6 +303,8 @@ Settings settings_of_hub(const std::string& folder) {
     add("task", Json("spans"));
   } else if (hub.head->task == HubTask::choice) {
     add("task", Json("choice"));
+  } else if (hub.head->task == HubTask::sequence) {
+    add("task", Json("summaries"));
   }
   settings = with_task_of_model(std::move(settings));
   if (!has_tokenizer(folder)) return settings;

@@ -1,6 +1,7 @@
 // longspan summarise, longspan predict and longspan answer: what a trained model says of texts.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,8 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/stories.h"
+#include "data/sequence_pairs.h"
+#include "data/tokenizers/hub_processor.h"
 
 namespace longspan {
 namespace {
@@ -57,13 +60,44 @@ std::string one_line(std::string text) {
 
 void print_prediction(const TaskData::Prediction& p, const std::string& text, bool json) {
   if (json) {
-    Members row{{"text", text}};
+    Members row{{"text", with_replacement_characters(text)}};
     row.insert(row.end(), p.figures.begin(), p.figures.end());
     std::puts(to_string(Json(std::move(row))).c_str());
   } else if (std::isnan(p.probability)) {
     std::puts(p.label.c_str());
   } else {
     std::puts(fmt::format("{}\t{:.4f}", p.label, p.probability).c_str());
+  }
+}
+
+/// Prints a heading before the lines about a text, if there are several.
+void print_heading(const std::vector<std::string>& paths, const std::string& path) {
+  if (paths.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
+}
+
+/// Prints what an encoder-decoder writes of texts.
+void write_summaries(const TrainingRun& run, const std::vector<std::string>& paths,
+                     const BeamSearch& search, bool json) {
+  require(search.beams >= 1, "--beams", "got {}; expected 1 or more", search.beams);
+  run.config.of_task->require_search(search, run);
+  const std::unique_ptr<TaskData> data = run.config.of_task->open(run, false);
+  for (const std::string& path : paths) {
+    const std::string read = read_input(path, "summarise");
+    const std::string all(without_byte_order_mark(read));
+    std::string text = path.ends_with(".story") ? article_text(read_story(all, path)) : all;
+    // The sentences of documents are joined by spaces; those of tables are as they are.
+    if (run.config.of_task->set().kind == DataKind::documents) text = one_line(text);
+    const std::vector<std::string> written = data->answer(text, search);
+    if (json) {
+      const Members row{
+          {"file", with_replacement_characters(path)},
+          {"summary", with_replacement_characters(fmt::format("{}", fmt::join(written, "\n")))}};
+      std::puts(to_string(Json(row)).c_str());
+    } else {
+      print_heading(paths, path);
+      for (const std::string& sentence : written) std::puts(sentence.c_str());
+    }
+    std::fflush(stdout);
   }
 }
 
@@ -81,7 +115,7 @@ int predict_command(int argc, const char* const* argv) {
       1);
   require(line.others.size() == 1, "predict",
           "got no text; expected a file with a text on each line, or - for standard input");
-  const std::string* const json = line.value("--json");
+  const bool json = is_on(line, "--json");
   const Trained trained = load_run(line, line, Reads::tokens);
   const std::vector<std::string> lines = lines_of(read_input(line.others[0], "predict"));
   const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
@@ -91,7 +125,7 @@ int predict_command(int argc, const char* const* argv) {
         std::span(lines).subspan(begin, std::min(together, lines.size() - begin));
     const std::vector<TaskData::Prediction> found = data->predict(some);
     for (size_t i = 0; i < some.size(); ++i) {
-      print_prediction(found[i], some[i], json != nullptr && *json == "true");
+      print_prediction(found[i], some[i], json);
     }
     std::fflush(stdout);
   }
@@ -121,7 +155,7 @@ int answer_command(int argc, const char* const* argv) {
           question != nullptr ? "both" : "no question");
   const bool both = *document == "-" && question == nullptr && line.others[0] == "-";
   require(!both, "answer", "standard input is the text or the questions; expected a file for one");
-  const std::string* const json = line.value("--json");
+  const bool json = is_on(line, "--json");
   const Trained trained = load_run(line, line, Reads::tokens);
   const std::string read = read_input(*document, "answer");
   const std::string text(without_byte_order_mark(read));
@@ -130,8 +164,8 @@ int answer_command(int argc, const char* const* argv) {
   const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
   for (const std::string& one : questions) {
     const TaskData::Prediction found = data->find_answers(text, {&one, 1})[0];
-    if (json != nullptr && *json == "true") {
-      Members row{{"question", one}};
+    if (json) {
+      Members row{{"question", with_replacement_characters(one)}};
       row.insert(row.end(), found.figures.begin(), found.figures.end());
       std::puts(to_string(Json(std::move(row))).c_str());
     } else {
@@ -145,26 +179,36 @@ int answer_command(int argc, const char* const* argv) {
 }
 
 int summarise_command(int argc, const char* const* argv) {
-  const Flag own[] = {{"--out", "", "the run folder"},
-                      {"--step", "", "step of the checkpoint, or best; without it the newest"},
-                      {"--sentences", "extracts.take.sentences", "most sentences of an extract"},
-                      {"--words", "extracts.take.words", "most words of an extract; 0: any number"},
-                      {"--scores", "", "print the score and the place of each sentence too", true},
-                      other_data_flag};
+  std::vector<Flag> own = {
+      {"--out", "", "the run folder, or a hub folder"},
+      {"--step", "", "step of the checkpoint, or best; without it the newest"},
+      {"--sentences", "extracts.take.sentences", "most sentences of an extract"},
+      {"--words", "extracts.take.words", "most words of an extract; 0: any number"},
+      {"--scores", "", "print the score and the place of each sentence too", true},
+      {"--json", "", "a line of JSON for each text", true},
+      other_data_flag};
+  own.insert(own.end(), search_flags().begin(), search_flags().end());
   CommandLine line = read_command_line(
       argc, argv, own,
-      "longspan summarise --out DIR FILE...: the sentences that a trained model chooses of texts, "
-      "in their order; - is standard input. A .story file, articles with <S_SEP> between "
-      "sentences, or plain text.",
+      "longspan summarise --out DIR FILE...: what an encoder-decoder writes of texts, or the "
+      "sentences that a model of documents chooses of them, in their order; - is standard input. A "
+      ".story file, articles with <S_SEP> between sentences, or plain text.",
       SIZE_MAX);
   require(!line.others.empty(), "summarise",
           "got no text; expected files, or - for standard input");
-  const bool with_scores = line.value("--scores") != nullptr;
-  const Trained trained = load_run(line, line, Reads::tokens);
+  const bool with_scores = is_on(line, "--scores"), json = is_on(line, "--json");
+  const CommandLine typed = line;
+  const BeamSearch search = taken_search(line);
+  const Trained trained = load_run(line, typed, Reads::tokens);
   const TrainingRun& run = trained.run;
+  if (ask<WritesSequences>(std::as_const(*run.model)) != nullptr) {
+    write_summaries(run, line.others, search, json);
+    return 0;
+  }
   const auto* const model = ask<ReadsDocuments>(std::as_const(*run.model));
   require<NotImplemented>(model != nullptr && model->labels() == 2, "summarise",
-                          "{} does not label sentences; expected a run of hibert:labels",
+                          "{} neither writes nor labels sentences; expected a run of an "
+                          "encoder-decoder or of hibert:labels",
                           run.config.model_name);
   const std::unique_ptr<const Tokenizer> tokenizer = document_tokenizer(run);
   const auto* const task = dynamic_cast<const DocumentTask*>(run.config.of_task.get());
@@ -173,7 +217,7 @@ int summarise_command(int argc, const char* const* argv) {
                           run.config.task);
   const DocumentOptions& e = task->sentences();
   for (const std::string& path : line.others) {
-    if (line.others.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
+    if (!json) print_heading(line.others, path);
     for (const Document& text : documents_of(read_input(path, "summarise"), path)) {
       require(!text.article.empty(), "summarise", "{} has a text without sentences; expected some",
               path);
@@ -185,6 +229,20 @@ int summarise_command(int argc, const char* const* argv) {
                         document.cut, text.article.size(), model->max_sentence() - 1));
       }
       const std::vector<double> scores = sentence_scores(*model, document, e.chunk);
+      if (json) {
+        Json::Array sentences;
+        for (const int64_t i : select_sentences(scores, text.article, e.take)) {
+          const auto at = static_cast<size_t>(i);
+          sentences.push_back(
+              Json(Members{{"sentence", with_replacement_characters(text.article[at])},
+                           {"place", i + 1},
+                           {"score", scores[at]}}));
+        }
+        const Members row{{"file", with_replacement_characters(path)},
+                          {"sentences", Json(std::move(sentences))}};
+        std::puts(to_string(Json(row)).c_str());
+        continue;
+      }
       for (const int64_t i : select_sentences(scores, text.article, e.take)) {
         const std::string& sentence = text.article[static_cast<size_t>(i)];
         std::puts(with_scores ? fmt::format("{:.4f} {:>4}  {}", scores[static_cast<size_t>(i)],

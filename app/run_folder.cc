@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "data/io/files.h"
+#include "hub/folder.h"
 #include "train/config.h"
 #include "train/log.h"
 #include "train/plot.h"
@@ -147,6 +148,20 @@ void require_empty_folder(const std::string& folder, std::string_view op) {
           "{} is not empty: it contains \"{}\", and nothing is replaced; choose a folder for --out "
           "that is new or empty",
           folder, entries.empty() ? "" : entries[0].filename().string());
+}
+
+std::string hub_origin_of(const std::string& run) {
+  namespace fs = std::filesystem;
+  if (is_hub_folder(run)) return run;
+  if (fs::exists(run + kept_folder + "/config.json")) return run + kept_folder;
+  if (!fs::exists(run + "/config.toml")) return {};
+  const Settings settings = read_toml(run + "/config.toml");
+  const Setting* start = last_setting(settings, "start.from");
+  if (start == nullptr || !start->value.is_string() || start->value.string().empty()) return {};
+  const std::string& from = start->value.string();
+  const bool is_run = fs::exists(from + "/config.toml");
+  const std::string folder = is_run ? from + kept_folder : from;
+  return fs::exists(folder + "/config.json") ? folder : "";
 }
 
 void require_no_run(const std::string& folder) {

@@ -25,6 +25,11 @@ FolderContents contents_of(const std::string& folder, std::string* other = nullp
 void require_own_folder(const std::string& folder, std::string_view op);
 /// Throws ValueError if the folder contains anything at all.
 void require_empty_folder(const std::string& folder, std::string_view op);
+/// The folder within a run in which an import keeps the files of its hub folder.
+inline constexpr const char* kept_folder = "/hub";
+/// Returns the hub folder that a run comes from, by import or --from, if it is still there; a hub
+/// folder itself; empty for others.
+std::string hub_origin_of(const std::string& run);
 /// Checks the folder of a new run: throws ValueError if it holds a checkpoint or figures of another
 /// run.
 void require_no_run(const std::string& folder);

@@ -35,6 +35,8 @@ const std::vector<DataSet> kDataSets = {
     {"tags", "", tables, {}, "90/5/5", {-1, -1, -1}, "words with a tag each"},
     {"spans", "", tables, {}, "90/5/5", {-1, -1, -1}, "questions and texts that answer them"},
     {"choice", "", tables, {}, "90/5/5", {-1, -1, -1}, "texts with several endings each"},
+    {"summaries", "", tables, {}, "90/5/5", {-1, -1, -1}, "documents with a summary each"},
+    {"completions", "", tables, {}, "90/5/5", {-1, -1, -1}, "prompts and what follows them"},
     {"enwik8",
      "enwik8",
      bytes,

@@ -74,6 +74,7 @@ SequenceIds::SequenceIds(const Tokenizer& tokenizer) : vocabulary(tokenizer.voca
   begin = own(special.begin);
   end = own(special.separator);
   mask = own(special.mask);
+  start = end;
 }
 
 std::string article_text(const Document& document) { return joined(document.article, ' '); }
@@ -161,7 +162,7 @@ SequenceBatch stack(std::span<const SequencePair* const> pairs, const SequenceId
     sources.insert(sources.end(), p->source.begin(), p->source.end());
     sources.resize(sources.size() + source - p->source.size(), ids.end);
     lengths.push_back(static_cast<int64_t>(p->source.size()));
-    tokens.push_back(ids.end);
+    tokens.push_back(ids.last_first ? p->target.back() : ids.start);
     tokens.insert(tokens.end(), p->target.begin(), p->target.end() - 1);
     tokens.resize(tokens.size() + target - p->target.size(), ids.end);
     targets.insert(targets.end(), p->target.begin(), p->target.end());

@@ -16,10 +16,12 @@ namespace longspan {
 struct SequenceIds {
   explicit SequenceIds(const Tokenizer& tokenizer);
 
-  int32_t begin = 0;       ///< before a source
-  int32_t end = 0;         ///< after a source and a target; also the first input of a decoder
-  int32_t mask = 0;        ///< replaces a sentence that is left out
-  int64_t vocabulary = 0;  ///< all ids are smaller
+  int32_t begin = 0;  ///< before a source
+  int32_t end = 0;    ///< after a source and a target
+  int32_t mask = 0;   ///< replaces a sentence that is left out
+  int32_t start = 0;  ///< the first input of a decoder: `end`, unless a checkpoint has another
+  bool last_first = false;  ///< that input is a target's last token instead, as in mBART
+  int64_t vocabulary = 0;   ///< all ids are smaller
 };
 
 /// Maximum tokens of a source and of a target, including the special ids.
@@ -70,7 +72,7 @@ std::string written_text(std::span<const int64_t> ids, const Tokenizer& tokenize
 struct SequenceBatch {
   Tensor source;        ///< i32 [B, S]
   Tensor lengths;       ///< i64 [B], of the sources
-  Tensor tokens;        ///< i32 [B, L]: end, then the target without its last token
+  Tensor tokens;        ///< i32 [B, L]: start, then the target without its last token
   Tensor targets;       ///< i32 [B, L]; ignored_target after the target
   int64_t count = 0;    ///< tokens of sources and targets without padding
   int64_t counted = 0;  ///< targets that are not ignored

@@ -9,6 +9,7 @@
 
 #include "data/io/files.h"
 #include "hub/folder.h"
+#include "hub/generation.h"
 
 namespace longspan {
 namespace {
@@ -37,6 +38,14 @@ Settings model_of(const HubFolder& folder, bool with_heads) {
     if (!with_heads && is_head_field(m.name)) continue;
     settings.push_back({"model." + m.name, m.value, origin});
   }
+  if (folder.head->task != HubTask::sequence) return settings;
+  const HubGeneration g = read_hub_generation(folder);
+  const auto start = g.start ? g.start : folder.ids.decoder_start;
+  if (start) settings.push_back({"labelled.start_id", Json(*start), origin});
+  if (g.forced) settings.push_back({"labelled.forced_id", Json(*g.forced), origin});
+  settings.push_back({"labelled.force_end", Json(g.force_end), origin});
+  const bool is_mbart = folder.type->name == "mbart";
+  settings.push_back({"labelled.last_first", Json(is_mbart), origin});
   return settings;
 }
 

@@ -51,16 +51,28 @@ void normalise(double* row, int64_t vocab) {
 /// The beams of one prompt.
 class Sample {
  public:
-  Sample(const BeamSearch& search, std::vector<int64_t> prompt, int64_t count)
-      : search_(search), prompt_(std::move(prompt)), count_(count), running_{Hypothesis{{}, 0}} {}
+  /// `read`: tokens of the prompt that the model reads at once, before the first step().
+  Sample(const BeamSearch& search, std::vector<int64_t> prompt, size_t read, int64_t count)
+      : search_(search),
+        prompt_(std::move(prompt)),
+        read_(read),
+        count_(count),
+        running_{Hypothesis{{}, 0}} {}
 
   bool done() const { return done_; }
-  const std::vector<Hypothesis>& running() const { return running_; }
+  /// The token that running beam i reads next.
+  int64_t next(size_t i) const {
+    return running_[i].tokens.empty() ? prompt_[read_ - 1] : running_[i].tokens.back();
+  }
   const std::vector<Hypothesis>& ended() const { return ended_; }
 
   /// Takes the logits of the running beams, [beams, vocab]. Returns for each new beam the index of
   /// the beam that it continues.
   std::vector<size_t> step(double* logits, int64_t vocab) {
+    if (read_ < prompt_.size()) {
+      ++read_;
+      return {0};
+    }
     const std::vector<Candidate> candidates = best(logits, vocab);
     std::vector<Hypothesis> next;
     std::vector<size_t> from;
@@ -89,12 +101,23 @@ class Sample {
     std::vector<Candidate> all;
     for (size_t b = 0; b < running_.size(); ++b) {
       double* row = logits + static_cast<int64_t>(b) * vocab;
-      normalise(row, vocab);
       std::vector<int64_t> text = prompt_;
       text.insert(text.end(), running_[b].tokens.begin(), running_[b].tokens.end());
+      const bool of_logits = search_.beams == 1;  // as in transformers
+      if (of_logits) penalise_repeats(text, search_.repetition_penalty, {row, row + vocab});
+      normalise(row, vocab);
+      if (!of_logits) penalise_repeats(text, search_.repetition_penalty, {row, row + vocab});
       forbid_repeats(text, search_.no_repeat_ngram, row);
       const auto made = static_cast<int64_t>(running_[b].tokens.size());
       if (search_.end >= 0 && made < search_.min_count) row[search_.end] = kNever;
+      if (search_.force_begin >= 0 && made == 0) {
+        std::fill(row, row + vocab, kNever);
+        row[search_.force_begin] = 0;
+      }
+      if (search_.force_end && made + 1 == count_) {
+        std::fill(row, row + vocab, kNever);
+        row[search_.end] = 0;
+      }
       for (int64_t v = 0; v < vocab; ++v) {
         if (row[v] > kNever) all.push_back({b, v, running_[b].score + row[v]});
       }
@@ -136,29 +159,33 @@ class Sample {
 
   const BeamSearch& search_;
   std::vector<int64_t> prompt_;
+  size_t read_;
   int64_t count_;
   std::vector<Hypothesis> running_, ended_;
   bool done_ = false;
 };
 
-void check(const LanguageModel& model, const Tensor& prompt, int64_t count, const BeamSearch& s) {
-  require_integer(kOp, prompt, "prompt");
-  require_rank_is(kOp, prompt, 2, "prompt");
-  require<ShapeError>(prompt.dim(1) >= 1, kOp,
-                      "the prompt is empty; begin with at least one token");
+/// Throws if a search cannot be made after prompts of at most `longest` tokens.
+void check(const LanguageModel& model, int64_t longest, int64_t count, const BeamSearch& s) {
   require(s.beams >= 1, kOp, "beams is {}; expected 1 or more", s.beams);
   require(std::isfinite(s.length_penalty), kOp, "length_penalty is {}; expected a number",
           s.length_penalty);
+  require(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), kOp,
+          "repetition_penalty is {}; expected a number above 0", s.repetition_penalty);
+  require(s.force_begin >= -1 && s.force_begin < model.vocab(), kOp,
+          "force_begin is {}; expected a token below {}, or -1: any", s.force_begin, model.vocab());
   require(s.no_repeat_ngram >= 0, kOp, "no_repeat_ngram is {}; expected 0 (free) or more",
           s.no_repeat_ngram);
   require(s.end >= -1 && s.end < model.vocab(), kOp,
           "end is {}; expected a token below {}, or -1: there is none", s.end, model.vocab());
+  require(s.end >= 0 || !s.force_end, kOp,
+          "force_end is set and there is no end; expected the token of it");
   require(count >= 1, kOp, "count is {}; expected 1 or more", count);
   require(s.min_count >= 0 && s.min_count < count, kOp,
           "min_count is {}; expected 0 or more, and less than count = {}", s.min_count, count);
-  require(prompt.dim(1) - 1 <= model.max_length() - count, kOp,
+  require(longest - 1 <= model.max_length() - count, kOp,
           "a prompt of {} and {} tokens after it are more than the {} that the model can read",
-          prompt.dim(1), count, model.max_length());
+          longest, count, model.max_length());
 }
 
 Beams collect(const std::vector<Sample>& samples, int64_t count, const BeamSearch& search) {
@@ -180,27 +207,16 @@ Beams collect(const std::vector<Sample>& samples, int64_t count, const BeamSearc
           Tensor::from(scores, {batch, search.beams})};
 }
 
-}  // namespace
-
-Beams beam_search(const LanguageModel& model, const Tensor& prompt,
-                  std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search) {
-  check(model, prompt, count, search);
+/// Searches from samples that all read `fresh` first.
+Beams search_from(const LanguageModel& model, std::vector<Sample> samples, Tensor fresh,
+                  DecodeState& state, int64_t count, const BeamSearch& search) {
   const auto& decoder = need<Decodes>(model);
-  const NoGrad off;
-  const int64_t batch = prompt.dim(0), n = prompt.dim(1);
-  const std::vector<int64_t> words = cast(prompt, DType::i64).to_vector<int64_t>();
-  std::vector<Sample> samples;
-  for (int64_t b = 0; b < batch; ++b) {
-    samples.emplace_back(
-        search, std::vector<int64_t>(words.begin() + b * n, words.begin() + (b + 1) * n), count);
-  }
-
+  const int64_t batch = std::ssize(samples);
   // The rows of a sample are contiguous in the model's batch: one for each sample at first, then
   // `beams`, the first of which are the running beams.
   int64_t width = 1;
-  Tensor fresh = cast(prompt, DType::i64);
   while (true) {
-    const Tensor logits = cast(decoder.decode(fresh, *state), DType::f64);
+    const Tensor logits = cast(decoder.decode(fresh, state), DType::f64);
     const int64_t vocab = logits.dim(1);
     std::vector<double> values = logits.to_vector<double>();
     std::vector<int64_t> rows, tokens;
@@ -213,15 +229,61 @@ Beams beam_search(const LanguageModel& model, const Tensor& prompt,
       for (size_t i = 0; i < static_cast<size_t>(search.beams); ++i) {
         const bool live = i < from.size() && !sample.done();  // otherwise any row works
         rows.push_back(b * width + (live ? static_cast<int64_t>(from[i]) : 0));
-        tokens.push_back(live ? sample.running()[i].tokens.back() : 0);
+        tokens.push_back(live ? sample.next(i) : 0);
       }
     }
     if (all_done) return collect(samples, count, search);
     const Tensor order = Tensor::from(rows, {batch * search.beams}, model.device());
-    state->take_rows(order, width == search.beams);
+    state.take_rows(order, width == search.beams);
     width = search.beams;
     fresh = Tensor::from(tokens, {batch * search.beams, 1}, model.device());
   }
+}
+
+}  // namespace
+
+Beams beam_search(const LanguageModel& model, const Tensor& prompt,
+                  std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search) {
+  require_integer(kOp, prompt, "prompt");
+  require_rank_is(kOp, prompt, 2, "prompt");
+  require<ShapeError>(prompt.dim(1) >= 1, kOp,
+                      "the prompt is empty; begin with at least one token");
+  check(model, prompt.dim(1), count, search);
+  const NoGrad off;
+  const int64_t batch = prompt.dim(0), n = prompt.dim(1);
+  const std::vector<int64_t> words = cast(prompt, DType::i64).to_vector<int64_t>();
+  std::vector<Sample> samples;
+  for (int64_t b = 0; b < batch; ++b) {
+    samples.emplace_back(search,
+                         std::vector<int64_t>(words.begin() + b * n, words.begin() + (b + 1) * n),
+                         static_cast<size_t>(n), count);
+  }
+  return search_from(model, std::move(samples), cast(prompt, DType::i64), *state, count, search);
+}
+
+Beams beam_search(const LanguageModel& model, std::span<const std::vector<int32_t>> prompts,
+                  int64_t count, const BeamSearch& search) {
+  require<ShapeError>(!prompts.empty(), kOp, "there are no prompts");
+  size_t shortest = SIZE_MAX, longest = 0;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    require<ShapeError>(!prompt.empty(), kOp, "a prompt is empty; begin with at least one token");
+    shortest = std::min(shortest, prompt.size());
+    longest = std::max(longest, prompt.size());
+  }
+  check(model, static_cast<int64_t>(longest), count, search);
+  const NoGrad off;
+  std::vector<Sample> samples;
+  std::vector<int64_t> first;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    samples.emplace_back(search, std::vector<int64_t>(prompt.begin(), prompt.end()), shortest,
+                         count);
+    first.insert(first.end(), prompt.begin(),
+                 prompt.begin() + static_cast<std::ptrdiff_t>(shortest));
+  }
+  const int64_t batch = std::ssize(prompts);
+  const auto state = need<ContinuesSequences>(model).start_decoding(batch);
+  const Tensor fresh = Tensor::from(first, {batch, static_cast<int64_t>(shortest)}, model.device());
+  return search_from(model, std::move(samples), fresh, *state, count, search);
 }
 
 }  // namespace longspan

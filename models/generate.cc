@@ -47,7 +47,30 @@ int64_t draw(const double* logits, int64_t vocab, const Sampling& s, double u,
   return order[n - 1];
 }
 
+/// Returns logits [B, V] with the penalty for tokens of the texts [B, n].
+Tensor penalised(const Tensor& logits, const Tensor& texts, double penalty) {
+  const int64_t batch = logits.dim(0), vocab = logits.dim(1), n = texts.dim(1);
+  std::vector<double> values = cast(logits, DType::f64).to_vector<double>();
+  const std::vector<int64_t> all = texts.to_vector<int64_t>();
+  for (int64_t b = 0; b < batch; ++b) {
+    penalise_repeats(std::span(all).subspan(static_cast<size_t>(b * n), static_cast<size_t>(n)),
+                     penalty, std::span(values).subspan(static_cast<size_t>(b * vocab)));
+  }
+  return Tensor::from(values, {batch, vocab}, logits.device());
+}
+
 }  // namespace
+
+void penalise_repeats(std::span<const int64_t> text, double penalty, std::span<double> scores) {
+  if (penalty == 1) return;
+  std::vector<int64_t> tokens(text.begin(), text.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  for (const int64_t token : tokens) {
+    double& score = scores[static_cast<size_t>(token)];
+    score = score < 0 ? score * penalty : score / penalty;
+  }
+}
 
 Tensor sample(const Tensor& logits, const Sampling& s, const Generator& gen) {
   require_floating(kOp, logits, "logits");
@@ -83,6 +106,8 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
   require_rank_is("generate", prompt, 2, "prompt");
   require<ShapeError>(prompt.dim(1) >= 1, "generate",
                       "the prompt is empty; begin with at least one token");
+  require(sampling.repetition_penalty > 0 && std::isfinite(sampling.repetition_penalty), "generate",
+          "repetition_penalty is {}; expected a number above 0", sampling.repetition_penalty);
   require(count >= 0, "generate", "count is {}; expected 0 or more", count);
   const NoGrad off;
   const int64_t batch = prompt.dim(0), limit = model.max_length();
@@ -99,13 +124,119 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
       state = decoder.start_decoding(batch);
       fresh = newest(std::max<int64_t>(limit / 2, 1));
     }
-    const Tensor ids =
-        sample(decoder.decode(fresh, *state), sampling, gen.fork(static_cast<uint64_t>(t)));
+    Tensor logits = decoder.decode(fresh, *state);
+    if (sampling.repetition_penalty != 1) {
+      logits = penalised(logits, contiguous(concat(text, 1)), sampling.repetition_penalty);
+    }
+    const Tensor ids = sample(logits, sampling, gen.fork(static_cast<uint64_t>(t)));
     if (each) each(ids);
     fresh = unsqueeze(ids, 1);  // [B, 1]
     text.push_back(fresh);
   }
   return newest(count);
+}
+
+namespace {
+
+/// A prompt and what follows it, as far as it is known and as far as the model has read it.
+struct Text {
+  std::vector<int64_t> tokens;
+  size_t read = 0, prompt = 0;
+  bool done = false;
+};
+
+/// Returns the last `n` tokens that each text has read, [B, n].
+Tensor newest_of(std::span<const Text> texts, size_t n, Device device) {
+  std::vector<int64_t> all;
+  for (const Text& text : texts) {
+    const auto end = text.tokens.begin() + static_cast<std::ptrdiff_t>(text.read);
+    all.insert(all.end(), end - static_cast<std::ptrdiff_t>(n), end);
+  }
+  return Tensor::from(all, {std::ssize(texts), static_cast<int64_t>(n)}, device);
+}
+
+/// Continues texts of which the shortest prompt fits the model.
+void continue_texts(const LanguageModel& model, std::span<Text> texts, int64_t count,
+                    const Sampling& sampling, const Generator& gen, int64_t end) {
+  const auto& decoder = need<ContinuesSequences>(model);
+  const int64_t limit = model.max_length(), batch = std::ssize(texts);
+  size_t read = texts[0].prompt;
+  for (const Text& text : texts) read = std::min(read, text.prompt);
+  for (Text& text : texts) text.read = read;
+  auto state = decoder.start_decoding(batch);
+  Tensor fresh =
+      newest_of(texts, std::min(read, static_cast<size_t>(std::min<int64_t>(limit, INT32_MAX))),
+                model.device());
+  while (true) {
+    if (state->position + fresh.dim(1) > limit) {
+      state = decoder.start_decoding(batch);
+      const auto half = static_cast<size_t>(std::max<int64_t>(limit / 2, 1));
+      fresh = newest_of(texts, std::min(half, texts[0].read), model.device());
+    }
+    const Tensor logits = decoder.decode(fresh, *state);
+    bool all_done = true;
+    for (int64_t b = 0; b < batch; ++b) {
+      Text& text = texts[static_cast<size_t>(b)];
+      if (text.read == text.tokens.size() && text.done) {
+        text.tokens.push_back(text.tokens.back());  // read, and nothing comes of it
+      } else if (text.read == text.tokens.size()) {
+        Tensor own = narrow(logits, 0, b, 1);
+        if (sampling.repetition_penalty != 1) {
+          const Tensor seen = Tensor::from(text.tokens, {1, std::ssize(text.tokens)});
+          own = penalised(own, seen, sampling.repetition_penalty);
+        }
+        const uint64_t step = text.tokens.size() - text.prompt;
+        const auto id = static_cast<int64_t>(sample(own, sampling, gen.fork(step)).item());
+        text.tokens.push_back(id);
+        text.done = id == end || static_cast<int64_t>(step) + 1 == count;
+      }
+      ++text.read;
+      all_done = all_done && text.done;
+    }
+    if (all_done) return;
+    fresh = newest_of(texts, 1, model.device());
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<int64_t>> generate(const LanguageModel& model,
+                                           std::span<const std::vector<int32_t>> prompts,
+                                           int64_t count, const Sampling& sampling,
+                                           const Generator& gen, int64_t end) {
+  require(count >= 0, "generate", "count is {}; expected 0 or more", count);
+  require(sampling.repetition_penalty > 0 && std::isfinite(sampling.repetition_penalty), "generate",
+          "repetition_penalty is {}; expected a number above 0", sampling.repetition_penalty);
+  const NoGrad off;
+  std::vector<Text> together, alone;
+  std::vector<std::pair<bool, size_t>> place;  // of each prompt: alone, and where
+  for (const std::vector<int32_t>& prompt : prompts) {
+    require<ShapeError>(!prompt.empty(), "generate",
+                        "a prompt is empty; begin with at least one token");
+    Text text{{prompt.begin(), prompt.end()}, 0, prompt.size()};
+    // The end of a prompt that the model cannot read as a whole is no step of others.
+    const bool long_one = std::ssize(prompt) > model.max_length();
+    std::vector<Text>& to = long_one ? alone : together;
+    place.emplace_back(long_one, to.size());
+    to.push_back(std::move(text));
+  }
+  if (count > 0 && !together.empty()) {
+    continue_texts(model, together, count, sampling, gen, end);
+  }
+  for (Text& text : alone) {
+    if (count > 0) continue_texts(model, {&text, 1}, count, sampling, gen, end);
+  }
+  std::vector<std::vector<int64_t>> all;
+  for (const auto& [long_one, at] : place) {
+    const Text& text = (long_one ? alone : together)[at];
+    std::vector<int64_t> own(text.tokens.begin() + static_cast<std::ptrdiff_t>(text.prompt),
+                             text.tokens.end());
+    if (std::ssize(own) > count) own.resize(static_cast<size_t>(count));
+    const auto last = std::find(own.begin(), own.end(), end);
+    if (last != own.end()) own.erase(last + 1, own.end());
+    all.push_back(std::move(own));
+  }
+  return all;
 }
 
 }  // namespace longspan

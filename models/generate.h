@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "core/generator.h"
 #include "core/tensor.h"
@@ -19,7 +21,12 @@ struct Sampling {
   double temperature = 1;  ///< divisor of the logits; 0: greedy, the most likely token
   int64_t top_k = 0;       ///< only the k most likely tokens; 0: all
   double top_p = 1;        ///< smallest set of tokens of total probability >= p \cite holtzman2020
+  double repetition_penalty = 1;  ///< as BeamSearch's, of logits; sample() knows no text
 };
+
+/// Multiplies the negative scores of all tokens of a text by `penalty` and divides the others by it
+/// \cite keskar2019 , once for each token; ids must be below the number of scores.
+void penalise_repeats(std::span<const int64_t> text, double penalty, std::span<double> scores);
 
 /// Samples one token for each row of logits. Ties are broken in favour of the lower id. Row b uses
 /// word b of the generator's sequence, so results are the same on every device.
@@ -38,6 +45,17 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
                 const Sampling& sampling, const Generator& gen,
                 const std::function<void(const Tensor&)>& each = {});
 
+/// Continues prompts of any lengths, at least one token each, in one batch. Each is continued as it
+/// would be alone: its tokens are read one by one where it is longer than others, and step t of it
+/// draws from gen.fork(t), the same for all.
+///   returns  what follows each prompt: at most `count` tokens, the last of which is `end` if it
+///            has ended before; end = -1: nothing ends it
+/// Throws as generate() does, and ValueError on a negative token.
+std::vector<std::vector<int64_t>> generate(const LanguageModel& model,
+                                           std::span<const std::vector<int32_t>> prompts,
+                                           int64_t count, const Sampling& sampling,
+                                           const Generator& gen, int64_t end = -1);
+
 /// What beam_search divides a log-likelihood by to get a score: tokens^p, or ((5 + tokens) / 6)^p
 /// \cite wu2016 .
 enum class LengthDivisor : uint8_t { tokens, wu2016 };
@@ -55,11 +73,16 @@ inline constexpr std::array<std::string_view, 3> value_names<EarlyStopping>{"fal
 
 /// Options of beam_search.
 struct BeamSearch {
-  int64_t beams = 4;            ///< continuations kept at every step; 1: greedy
-  double length_penalty = 1;    ///< p of LengthDivisor: > 0 favours long continuations
+  int64_t beams = 4;          ///< continuations kept at every step; 1: greedy
+  double length_penalty = 1;  ///< p of LengthDivisor: > 0 favours long continuations
+  /// Above 1, tokens that are in the text already become less likely \cite keskar2019 : their
+  /// log-probability, of one beam their logit, is multiplied by it if negative, else divided.
+  double repetition_penalty = 1;
   int64_t no_repeat_ngram = 0;  ///< n: no n-gram occurs twice, prompt included; 0: no limit
   int64_t min_count = 0;        ///< the end token is not allowed before this many other tokens
   int64_t end = -1;             ///< the token that ends a continuation; -1: there is none
+  int64_t force_begin = -1;     ///< the first token, whatever its probability; -1: any
+  bool force_end = false;       ///< the last of `count` tokens is `end`, whatever its probability
   EarlyStopping early_stopping = EarlyStopping::false_;
   LengthDivisor divisor = LengthDivisor::tokens;
 };
@@ -83,5 +106,10 @@ struct Beams {
 ///            segment; ShapeError, DTypeError
 Beams beam_search(const LanguageModel& model, const Tensor& prompt,
                   std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search);
+
+/// Searches after prompts of any lengths, at least one token each, in one batch, each as it would
+/// be alone. Throws as beam_search() does.
+Beams beam_search(const LanguageModel& model, std::span<const std::vector<int32_t>> prompts,
+                  int64_t count, const BeamSearch& search);
 
 }  // namespace longspan

@@ -122,7 +122,12 @@ std::unique_ptr<TaskData> DocumentTask::open(const TrainingRun& run, bool reads)
   if (ask<ReadsDocuments>(*run.model) != nullptr) {
     return std::make_unique<DocumentData>(run, sentences_, nullptr);
   }
-  return std::make_unique<PairData>(run, pair_options(), reads);
+  std::array<std::vector<Document>, 3> documents;
+  for (int part = 0; reads && part < 3; ++part) {
+    documents[static_cast<size_t>(part)] =
+        open_documents(run.config.task, data_place(run.config), part, run.config.split);
+  }
+  return std::make_unique<PairData>(run, pair_options(), std::move(documents));
 }
 
 LanguageModel::Losses DocumentTask::synthetic_loss(const SyntheticStep& step) const {

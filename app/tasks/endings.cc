@@ -8,6 +8,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "data/tokenizers/hub_processor.h"
 #include "hub/type.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -203,7 +204,7 @@ std::vector<TaskData::Prediction> EndingData::predict(std::span<const std::strin
     const size_t best = best_of(z);
     Prediction found{std::to_string(best), p[best], {}};
     found.figures.emplace_back("label", static_cast<int64_t>(best));
-    found.figures.emplace_back("ending", e.endings[best]);
+    found.figures.emplace_back("ending", with_replacement_characters(e.endings[best]));
     found.figures.emplace_back("probability", p[best]);
     found.figures.emplace_back("probabilities", Json::Array(p.begin(), p.end()));
     all.push_back(std::move(found));

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "app/tasks/task_data.h"
+#include "data/labelled/rows.h"
 #include "data/metrics.h"
 #include "data/sequence_pairs.h"
 
@@ -18,6 +20,16 @@ struct PairOptions {
   double gap_sentences = 0;   ///< fraction of sentences to mask and predict; 0: predict summaries
 };
 
+/// How an encoder-decoder of the package transformers reads and writes.
+struct PairForm {
+  bool templated = false;   ///< sources and targets have the template of the tokenizer
+  int64_t start = -1;       ///< the decoder's first input; -1: the token that ends a target
+  int64_t forced = -1;      ///< BeamSearch::force_begin
+  bool force_end = false;   ///< BeamSearch::force_end
+  bool last_first = false;  ///< SequenceIds::last_first
+  bool leads = true;        ///< documents have sentences, of which the first ones are an extract
+};
+
 /// Returns the maximum number of tokens, with the end, that an encoder-decoder writes, of which
 /// `wanted` are asked for; 0: the usual number.
 int64_t target_limit(const RunConfig& config, const LanguageModel& model, int64_t wanted);
@@ -27,16 +39,17 @@ LanguageModel::Losses synthetic_pair_loss(const SyntheticStep& step, const PairO
 
 /// ROUGE of the summaries of a split, and of the first sentences of its articles.
 struct SummaryScores {
-  RougeScores summaries, lead3, lead10;
+  RougeScores summaries, stemmed, lead3, lead10;
 };
 
 /// Data of a sequence-to-sequence run: documents and their summaries or, with `gap_sentences`,
 /// documents and the sentences removed from them.
 class PairData final : public TaskData {
  public:
-  /// Throws ValueError if the model's vocabulary is too small for the data. `reads`: false to
-  /// summarise only texts that are given; the parts are empty then.
-  PairData(const TrainingRun& run, const PairOptions& options, bool reads = true);
+  /// Throws ValueError if the model's vocabulary is too small for the data. `documents`: those of
+  /// each split; to summarise only texts that are given, none.
+  PairData(const TrainingRun& run, const PairOptions& options,
+           std::array<std::vector<Document>, 3> documents, const PairForm& form = {});
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
@@ -65,12 +78,18 @@ class PairData final : public TaskData {
 
  private:
   std::vector<SequencePair> pairs(const std::string& part) const;
+  std::vector<int32_t> source(const std::string& text) const;
+  /// The first inputs [rows, 1] of a decoder that writes.
+  Tensor beginning(int64_t rows) const;
+  std::string text_of(std::span<const int64_t> ids) const;
+  void warn_of_cuts();
 
   const TrainingRun& run_;
   PairOptions options_;
-  std::unique_ptr<const Tokenizer> tokenizer_;
+  PairForm form_;
+  RowMaker maker_, target_maker_;  // the second one is of another language, if there is one
   SequenceIds ids_;
-  std::vector<Document> documents_[3];
+  std::array<std::vector<Document>, 3> documents_;
   std::vector<std::string> warnings_;
   SequenceLimits limits_;
   LossUnit loss_unit_;                        // set by prepare()

@@ -8,6 +8,7 @@
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "data/code_points.h"
+#include "data/tokenizers/hub_processor.h"
 #include "hub/type.h"
 #include "models/encoder.h"
 #include "ops/copy.h"
@@ -37,6 +38,9 @@ const AnswerCandidate* chosen_of(const FoundAnswer& found) {
                                [&](const AnswerCandidate& c) { return c.text == found.text; });
   return at == found.candidates.end() ? nullptr : &*at;
 }
+
+/// A text in JSON, where bytes that are no UTF-8 cannot stand.
+Json in_json(const std::string& text) { return Json(with_replacement_characters(text)); }
 
 std::string in_words(const std::string& answer) {
   return answer.empty() ? "no answer" : shortened(answer);
@@ -297,7 +301,7 @@ std::vector<TaskData::Prediction> AnswerData::find_answers(
     const FoundAnswer answer = found(question, rows[0], scores_of(rows)[0]);
     const AnswerCandidate* chosen = chosen_of(answer);
     Prediction p{answer.text, chosen != nullptr ? chosen->probability : std::nan(""), {}};
-    p.figures.emplace_back("answer", answer.text.empty() ? Json() : Json(answer.text));
+    p.figures.emplace_back("answer", answer.text.empty() ? Json() : in_json(answer.text));
     if (chosen != nullptr) {
       p.figures.emplace_back("probability", chosen->probability);
       if (chosen->begin >= 0) {
@@ -308,7 +312,7 @@ std::vector<TaskData::Prediction> AnswerData::find_answers(
     if (no_answer_) p.figures.emplace_back("null_difference", answer.null_difference);
     Json::Array others;
     for (const AnswerCandidate& c : answer.candidates) {
-      others.push_back(Json(Members{{"text", c.text}, {"probability", c.probability}}));
+      others.push_back(Json(Members{{"text", in_json(c.text)}, {"probability", c.probability}}));
     }
     p.figures.emplace_back("candidates", Json(std::move(others)));
     p.figures.emplace_back("windows", std::ssize(rows[0].windows));

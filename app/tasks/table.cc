@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "app/tasks/completions.h"
 #include "app/tasks/documents.h"
 #include "app/tasks/endings.h"
 #include "app/tasks/labels.h"
 #include "app/tasks/questions.h"
 #include "app/tasks/samples.h"
 #include "app/tasks/spans.h"
+#include "app/tasks/summaries.h"
 #include "app/tasks/tags.h"
 #include "app/tasks/text.h"
 #include "app/tasks/text_labels.h"
@@ -38,6 +40,8 @@ constexpr std::pair<std::string_view, Make> tables[] = {
     {"tags", make_one<TagTask>},
     {"spans", make_one<AnswerTask>},
     {"choice", make_one<EndingTask>},
+    {"summaries", make_one<SummaryTask>},
+    {"completions", make_one<CompletionTask>},
 };
 
 TaskEntry entry_of(const DataSet& set) {

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "data/scores/classes.h"
 #include "data/scores/entities.h"
+#include "data/tokenizers/hub_processor.h"
 #include "hub/type.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -212,7 +213,9 @@ TaskData::Prediction TagData::prediction(const std::vector<std::string>& words, 
     tags_or_null.push_back(tag.empty() ? Json() : Json(tag));
     result.label += fmt::format("{}{}", result.label.empty() ? "" : " ", tag.empty() ? "-" : tag);
   }
-  result.figures.emplace_back("words", Json::Array(words.begin(), words.end()));
+  Json::Array spelled;
+  for (const std::string& word : words) spelled.emplace_back(with_replacement_characters(word));
+  result.figures.emplace_back("words", Json(std::move(spelled)));
   result.figures.emplace_back("tags", Json(std::move(tags_or_null)));
   result.figures.emplace_back("probabilities", Json(std::move(probabilities)));
   return result;

@@ -102,6 +102,8 @@ class Task {
   /// The tokenizer of the data if they are a text, of which `generate` writes more; null: they are
   /// not. Bytes have one too.
   virtual std::unique_ptr<const Tokenizer> text_tokenizer(std::string_view given) const;
+  /// The token that ends a text which is written; -1: none does.
+  virtual int64_t end_token(const RunConfig& /*config*/) const { return -1; }
   /// Whether the data are one long text.
   virtual bool is_one_text() const { return false; }
   /// Whether the files are cut into splits. `apart`: each file belongs to one already.

@@ -1,5 +1,7 @@
 #include "data/labelled/rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -75,7 +77,8 @@ SpanWindow window_of(const HubEncoding& row, int64_t first) {
 }  // namespace
 
 RowMaker::RowMaker(const std::string& tokenizer, bool separated)
-    : tokenizer_(open_tokenizer(tokenizer.empty() ? "bytes" : tokenizer)),
+    : name_(tokenizer),
+      tokenizer_(open_tokenizer(tokenizer.empty() ? "bytes" : tokenizer)),
       hub_(dynamic_cast<const HubTokenizer*>(tokenizer_.get())),
       special_(tokenizer_->special()),
       vocabulary_(tokenizer_->vocabulary()) {
@@ -87,7 +90,24 @@ RowMaker::RowMaker(const std::string& tokenizer, bool separated)
   if (separated && special_.separator < 0) special_.separator = static_cast<int32_t>(vocabulary_++);
 }
 
-RowMaker::~RowMaker() = default;
+int32_t RowMaker::named_id(const std::string& member) const {
+  if (hub_ == nullptr) return -1;
+  const auto at = hub_->settings().names.find(member);
+  return at == hub_->settings().names.end() ? -1 : hub_->find(at->second);
+}
+
+RowMaker RowMaker::of_targets() const {
+  if (hub_ == nullptr || hub_->settings().tokenizer_class != "MBartTokenizer") return *this;
+  const auto at = hub_->settings().others.find("tgt_lang");
+  if (at == hub_->settings().others.end() || !at->second.is_string()) return *this;
+  const bool has_settings = tokenizer_path(name_) != name_;
+  return RowMaker(
+      fmt::format("{}{}src_lang={}", name_, has_settings ? "," : ":", at->second.string()));
+}
+
+std::string RowMaker::text_of(std::span<const int32_t> ids) const {
+  return hub_ != nullptr ? hub_->text(ids) : tokenizer_->decode(ids);
+}
 
 void RowMaker::require_words() const {
   if (hub_ != nullptr) require_words_alone(*tokenizer_);

@@ -37,7 +37,7 @@ struct QuestionRow {
   TextRow row(size_t window) const;
 };
 
-/// Makes the rows that encoders read, with the template of a tokenizer of a hub folder
+/// Makes the rows that models read, with the template of a tokenizer of a hub folder
 /// (docs/tokenizers.md). Of other tokenizers a row is [CLS] text [SEP], [CLS] text [SEP] text [SEP]
 /// for two, as far as the vocabulary has these tokens; the id behind its last one is [CLS] if it
 /// has none, as bytes.
@@ -49,13 +49,21 @@ class RowMaker {
   /// `tokenizer`: a name for open_tokenizer(), which says what is thrown; empty: bytes.
   /// `separated`: a vocabulary without [SEP] gets one, behind [CLS].
   explicit RowMaker(const std::string& tokenizer, bool separated = false);
-  ~RowMaker();
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  /// Whether the tokenizer is of a hub folder.
+  bool templated() const { return hub_ != nullptr; }
   /// V: all ids of rows are smaller.
   int64_t vocabulary() const { return vocabulary_; }
   /// The id of padding.
   int32_t padding() const { return padding_; }
+  /// The id that a folder gives a member such as eos_token; -1 without.
+  int32_t named_id(const std::string& member) const;
+  /// The maker of what is written in answer to rows: this one, but for a folder with another
+  /// language for that (tgt_lang of mBART).
+  RowMaker of_targets() const;
+  /// Returns the text of tokens without special ones, as the package does.
+  std::string text_of(std::span<const int32_t> ids) const;
 
   /// Throws ValueError if words() has other tokens for words than text() has, as byte-level BPE of
   /// a hub folder without add_prefix_space, which the package refuses too.
@@ -75,7 +83,8 @@ class RowMaker {
  private:
   TextRow plain(std::span<const std::string_view> texts, bool each_is_word, int64_t most) const;
 
-  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::string name_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   const HubTokenizer* hub_;  // tokenizer_, if it is one
   SpecialIds special_;
   int64_t vocabulary_ = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "autograd/engine.h"
 #include "core/error.h"
@@ -201,6 +202,68 @@ TEST(Endings, MayBeFewerInSomeRows) {
   // The mean of both, of two candidates and of three.
   const double both = data->forward(0, {}, {}).losses.loss.item();
   EXPECT_NEAR(both, data->bits("train") * std::log(2.0), 1e-5);
+}
+
+TrainingRun writer_of(const std::string& task, const std::string& data, Settings more = {}) {
+  more.push_back(
+      setting("model.name", task == "summaries" ? "transformer:base" : "transformer:tiny"));
+  if (task == "summaries") {
+    for (const char* size : {"n_layer=1", "d_model=16", "n_head=2", "d_ff=16"}) {
+      const std::string text = size;
+      const size_t at = text.find('=');
+      more.push_back(setting("model." + text.substr(0, at), text.substr(at + 1)));
+    }
+  }
+  Settings settings{setting("task", task), setting("data", task + "=" + data),
+                    setting("length", "32"), setting("batch", "2"), setting("split", "100/0/0")};
+  settings.insert(settings.end(), more.begin(), more.end());
+  RunConfig config = make_config(settings);
+  fill_sizes(config, settings);
+  return TrainingRun(std::move(config), "");
+}
+
+TEST(Summaries, AreWrittenAndScored) {
+  const Tables tables;
+  const TrainingRun run =
+      writer_of("summaries", tables.write("train.jsonl",
+                                          "{\"article\": \"a b c\", \"highlights\": \"b\"}\n"
+                                          "{\"article\": \"d\\ne\", \"highlights\": \"e\\nf\"}\n"));
+  EXPECT_EQ(run.config.of_task->hub_task(), HubTask::sequence);
+  EXPECT_EQ(step_of(run).counted, 6) << "two bytes less the end, three and an end each";
+  const std::unique_ptr<TaskData> data = open_task_data(run);
+  EXPECT_EQ(std::set({data->input("train", 0), data->input("train", 1)}),
+            (std::set<std::string>{"a b c", "d\ne"}));
+  const Json found(data->written("train", {.beams = 2}).figures);
+  for (const char* name : {"rouge1", "rouge2", "rouge_l", "rouge_lsum", "rouge1_stem"}) {
+    EXPECT_TRUE(found["rouge"][name].is_number()) << name;
+  }
+  EXPECT_EQ(found.find("lead3"), nullptr);
+}
+
+TEST(Completions, TrainOnWhatFollowsThePrompt) {
+  const Tables tables;
+  const std::string path = tables.write("train.csv", "prompt,completion\nab,cd\nabcd,e\n");
+  const TrainingRun run = writer_of("completions", path);
+  EXPECT_EQ(run.config.of_task->end_token(run.config), 256);
+  EXPECT_EQ(step_of(run).counted, 5) << "cd and an end, e and an end";
+  const Json found = figures_of(run, "train");
+  EXPECT_NEAR(std::log2(found["perplexity"].number()), open_task_data(run)->bits("train"), 1e-9);
+  // A prompt changes what follows it, and is no target itself.
+  const TrainingRun whole =
+      writer_of("completions", tables.write("all.csv", "text\nabcd\n"), {setting("batch", "1")});
+  EXPECT_EQ(step_of(whole).counted, 4) << "the first token follows nothing";
+}
+
+TEST(Completions, LeaveOutWhatIsCutToItsPrompt) {
+  const Tables tables;
+  const TrainingRun run = writer_of(
+      "completions",
+      tables.write("train.csv", "prompt,completion\n" + std::string(40, 'a') + ",b\nc,d\n"));
+  const std::unique_ptr<TaskData> data = open_task_data(run);
+  data->prepare();
+  EXPECT_EQ(data->size("train"), 1);
+  ASSERT_EQ(data->warnings().size(), 2u);
+  EXPECT_NE(data->warnings()[1].find("1 of 2 texts have nothing"), std::string::npos);
 }
 
 }  // namespace

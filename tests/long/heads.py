@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Tags, answers, endings and classes beside the package transformers (Python with torch, transformers and tokenizers
+"""Tags, answers, endings, classes, summaries and completions beside the package transformers (Python with torch, transformers and tokenizers
 needed):
 
     cmake --build build/dev --target longspan_program order_of_rows
     PYTHON tests/long/heads.py [--types bert,roberta,...] [--heads tags,spans,...] [--work DIR]
 
-For each type of encoder a folder without a head is made, with random weights and a tokenizer of its own, and trained on
+For each type of encoder a folder without a head is made, and for gpt2 and each type of encoder-decoder one that writes, with random weights and a tokenizer of its own, and trained on
 small tables with `longspan train --from FOLDER --task HEAD`, exported, and read by the package.
 
 1. The losses of the first steps, from the same exported weights, must differ by less than 1e-4 from those of PyTorch on
    the rows that the package makes: the same tokens, targets, global tokens and loss. Nothing is dropped out.
 2. What `longspan eval --predictions` wrote must be what the package's model says of the same rows: tags and endings
    word by word, answers by the rules of its examples for SQuAD (windows of --length with a stride, the 20 best firsts
-   and lasts).
+   and lasts), and what `longspan summarise` writes must be what the package generates with four beams. Of gpt2, `longspan generate
+   --prompts` must write what the package does of each prompt alone: greedily, with beams, with a penalty for repeats.
 
 Exit status 1 if one does not hold.
 """
@@ -36,7 +37,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 transformers.utils.logging.disable_progress_bar()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LENGTH, BATCH, RATE, STEPS, STRIDE = 48, 4, 1e-3, 40, 8
+LENGTH, BATCH, RATE, STEPS, STRIDE, TARGET = 48, 4, 1e-3, 40, 8, 16
+WRITERS = ("bart", "mbart", "pegasus", "led", "bigbird_pegasus")
 
 NAMES, PLACES, VERBS = ["Ann", "Bob", "Carl", "Zoë"], ["Rome", "Oslo", "Paris", "Köln"], ["sees", "likes", "leaves"]
 
@@ -59,6 +61,12 @@ def rows_of(r, head, count):
             name = r.choice(NAMES)
             endings = r.sample(NAMES, 4)
             yield {"sent1": f"{name} came to the sea", "sent2": "Who came?"} | {f"ending{j}": e for j, e in enumerate(endings)} | {"label": endings.index(name)}
+        elif head == "completions":
+            name, verb = r.choice(NAMES), r.choice(VERBS)
+            yield {"prompt": f"{name} {verb}" + " and so on" * r.randint(0, 3), "completion": f" {r.choice(PLACES)} and {name}."}
+        elif head == "summaries":
+            name, place, verb = r.choice(NAMES), r.choice(PLACES), r.choice(VERBS)
+            yield {"article": f"{name}, who {verb} the sea, has come to {place}" + " and so on" * r.randint(0, 4) + ".", "highlights": f"{name} {verb} {place}."}
         else:
             name = r.choice(NAMES)
             yield {"text": f"{r.choice(PLACES)} {r.choice(VERBS)} {name}", "label": name}
@@ -77,8 +85,8 @@ def make_base(folder, kind):
     """A folder of a type without a head."""
     torch.manual_seed(5)
     r = random.Random(4)
-    texts = [json.dumps(row, ensure_ascii=False) for head in ("tags", "spans", "choice") for row in rows_of(r, head, 50)]
-    roberta = kind in ("roberta", "longformer", "big_bird")
+    texts = [json.dumps(row, ensure_ascii=False) for head in ("tags", "spans", "choice", "summaries") for row in rows_of(r, head, 50)]
+    roberta = kind not in ("bert", "distilbert", "electra")
     if roberta:
         t = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
         t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -86,7 +94,13 @@ def make_base(folder, kind):
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
         t.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False,
                                                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-        t.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
+        if kind in ("mbart", "pegasus", "bigbird_pegasus"):
+            last = ["</s>", "<mask>"] if kind == "mbart" else ["</s>"]  # a token in the place of a language
+            t.post_processor = processors.Sequence([
+                processors.ByteLevel(trim_offsets=False),
+                processors.TemplateProcessing(single=["$A", *last], pair=["$A", "$B", *last], special_tokens=[("</s>", 2), ("<mask>", 4)])])
+        else:
+            t.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
         names = dict(bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>", pad_token="<pad>", unk_token="<unk>", mask_token="<mask>")
         pad, bos, eos = 1, 0, 2
     else:
@@ -103,6 +117,9 @@ def make_base(folder, kind):
     encoder = common | dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=LENGTH + 8,
                             hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     sep = t.token_to_id("</s>") if roberta else None
+    writer = common | dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=64,
+                           decoder_ffn_dim=64, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, init_std=0.3)
+    short = dict(max_position_embeddings=LENGTH + 8)
     made = {
         "bert": lambda: transformers.BertModel(transformers.BertConfig(**encoder)),
         "roberta": lambda: transformers.RobertaModel(transformers.RobertaConfig(**encoder)),
@@ -113,6 +130,17 @@ def make_base(folder, kind):
         "longformer": lambda: transformers.LongformerModel(transformers.LongformerConfig(**encoder, attention_window=8, sep_token_id=sep)),
         "big_bird": lambda: transformers.BigBirdModel(transformers.BigBirdConfig(
             **encoder, block_size=4, num_random_blocks=1, sep_token_id=sep, attention_type="original_full")),
+        "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            **common, n_embd=32, n_layer=2, n_head=2, n_positions=LENGTH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.2)),
+        "bart": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(
+            **writer, **short, decoder_start_token_id=2, forced_bos_token_id=0, forced_eos_token_id=2)),
+        "mbart": lambda: transformers.MBartForConditionalGeneration(transformers.MBartConfig(**writer, **short, decoder_start_token_id=4)),
+        "pegasus": lambda: transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(
+            **writer, **short, decoder_start_token_id=1, forced_eos_token_id=2)),
+        "led": lambda: transformers.LEDForConditionalGeneration(transformers.LEDConfig(
+            **writer, max_encoder_position_embeddings=64, max_decoder_position_embeddings=LENGTH, attention_window=8, decoder_start_token_id=2)),
+        "bigbird_pegasus": lambda: transformers.BigBirdPegasusForConditionalGeneration(transformers.BigBirdPegasusConfig(
+            **writer, **short, decoder_start_token_id=0, attention_type="original_full", block_size=4)),
     }[kind]()
     made.save_pretrained(folder)
 
@@ -124,8 +152,8 @@ def run(*command):
     return done.stdout
 
 
-CLASSES = {"tags": transformers.AutoModelForTokenClassification, "spans": transformers.AutoModelForQuestionAnswering,
-           "choice": transformers.AutoModelForMultipleChoice, "classes": transformers.AutoModelForSequenceClassification}
+CLASSES = {"completions": transformers.AutoModelForCausalLM, "tags": transformers.AutoModelForTokenClassification, "spans": transformers.AutoModelForQuestionAnswering,
+           "summaries": transformers.AutoModelForSeq2SeqLM, "choice": transformers.AutoModelForMultipleChoice, "classes": transformers.AutoModelForSequenceClassification}
 
 
 def padded(rows, pad):
@@ -137,6 +165,10 @@ def padded(rows, pad):
     return batch
 
 
+def kind_of(model):
+    return model.config.model_type
+
+
 class Theirs:
     """The package's model, and rows as its examples make them."""
 
@@ -144,6 +176,9 @@ class Theirs:
         self.head = head
         self.t = transformers.AutoTokenizer.from_pretrained(folder)
         self.model = CLASSES[head].from_pretrained(folder)
+        for name, p in self.model.named_parameters():
+            if kind_of(self.model) == "pegasus" and "embed_positions" in name:
+                p.requires_grad_(False)  # sines, which transformers 5 trains
         self.types = getattr(self.model.config, "type_vocab_size", 0) > 1
         if head == "choice" and hasattr(self.model, "sequence_summary"):
             self.model.sequence_summary.last_dropout = torch.nn.Identity()  # 0.1 whatever the file says
@@ -174,6 +209,14 @@ class Theirs:
             return [self.keep(e) | {"labels": labels}]
         if self.head == "classes":
             return [self.keep(self.t(row["text"], truncation=True, max_length=LENGTH, return_token_type_ids=True)) | {"labels": [c.label2id[row["label"]]]}]
+        if self.head == "completions":
+            asked = self.t(row["prompt"], add_special_tokens=False)["input_ids"]
+            ids = self.t(row["prompt"] + row["completion"], add_special_tokens=False)["input_ids"] + [self.t.eos_token_id]
+            labels = [-100] * len(asked) + ids[len(asked):]
+            return [{"input_ids": ids[:LENGTH + 1], "attention_mask": [1] * len(ids[:LENGTH + 1]), "labels": labels[:LENGTH + 1]}]
+        if self.head == "summaries":
+            e = self.t(row["article"], truncation=True, max_length=LENGTH)
+            return [self.keep(e) | {"labels": list(self.t(text_target=row["highlights"], truncation=True, max_length=TARGET)["input_ids"])}]
         if self.head == "choice":
             made = []
             for j in range(4):
@@ -198,6 +241,10 @@ class Theirs:
             flat = padded([{k: v for k, v in one.items() if k != "labels"} for row in rows for one in row], pad)
             batch = {k: v.view(len(rows), 4, -1) for k, v in flat.items()}
             return self.model(**batch, labels=torch.tensor([row[0]["labels"][0] for row in rows])).loss
+        if self.head == "summaries":
+            sources = padded([{k: v for k, v in row.items() if k != "labels"} for row in rows], pad)
+            labels = padded([{"labels": row["labels"], "input_ids": row["labels"]} for row in rows], pad)["labels"]
+            return self.model(**self.seen(sources), labels=labels).loss
         batch = padded(rows, pad)
         for name in ("start_positions", "end_positions"):
             if name in batch:
@@ -211,6 +258,28 @@ class Theirs:
             padding = (batch["attention_mask"] == 0) * -1e30
             return sum(torch.nn.functional.cross_entropy(z + padding, at) for z, at in ((out.start_logits, starts), (out.end_logits, ends))) / 2
         return self.model(**batch).loss
+
+    def seen(self, batch):
+        if kind_of(self.model) != "led":
+            return batch
+        first = torch.zeros_like(batch["input_ids"])
+        first[:, 0] = 1
+        return batch | {"global_attention_mask": first}
+
+    @torch.no_grad()
+    def continued(self, prompt, **how):
+        self.model.eval()
+        ids = torch.tensor([self.t(prompt, add_special_tokens=False)["input_ids"]])
+        out = self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TARGET, do_sample=False, pad_token_id=self.t.eos_token_id, **how)
+        return self.t.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
+
+    @torch.no_grad()
+    def written(self, text):
+        self.model.eval()
+        e = self.keep(self.t(text, truncation=True, max_length=LENGTH))
+        batch = self.seen({k: torch.tensor([v]) for k, v in e.items()})
+        out = self.model.generate(**batch, num_beams=4, max_length=TARGET + 1, early_stopping=False, length_penalty=1.0)
+        return self.t.decode(out[0], skip_special_tokens=True)
 
     @torch.no_grad()
     def answer(self, row):
@@ -259,7 +328,9 @@ def compare(program, orders, work, kind, head):
     base, data = work / kind / "base", work / "data" / head
     options = ["--task", head, "--data", f"{head}={data}", "--length", LENGTH, "--batch", BATCH, "--lr", RATE, "--log-every", 1]
     if head == "spans":
-        options += ["--set", f"labelled.stride={STRIDE}"]
+        options = ["--set", f"labelled.stride={STRIDE}", *options]
+    if head == "summaries":
+        options = ["--target-length", TARGET, *options]
     parts = {part: [json.loads(line) for line in open(data / f"{part}.jsonl")] for part in ("train", "valid")}
     place = work / kind / head
     # One step with a rate of 0 gives a folder with the new head's weights.
@@ -283,11 +354,41 @@ def compare(program, orders, work, kind, head):
         schedule.step()
         optimizer.zero_grad()
     run(program, "export", place / "run", "--out", place / "out")
-    figures = json.loads(run(program, "eval", "--out", place / "run", "--predictions", place / "p.csv").splitlines()[-1])
-    given = list(csv.DictReader(open(place / "p.csv", newline="")))
+    if head in ("summaries", "completions"):
+        figures = json.loads(run(program, "eval", "--out", place / "run").splitlines()[-1])
+    else:
+        figures = json.loads(run(program, "eval", "--out", place / "run", "--predictions", place / "p.csv").splitlines()[-1])
+        given = list(csv.DictReader(open(place / "p.csv", newline="")))
     trained = Theirs(place / "out", head)
     differences, count = 0, 0
-    if head == "spans":
+    if head == "completions":
+        prompts = place / "prompts.jsonl"
+        prompts.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in parts["valid"]))
+        for options, how in (
+            (["--temperature", 0], {}),
+            (["--beams", 3], {"num_beams": 3, "length_penalty": 1.0}),
+            (["--temperature", 0, "--repetition-penalty", 1.7], {"repetition_penalty": 1.7}),
+            (["--beams", 3, "--repetition-penalty", 1.7, "--no-repeat-ngram", 2],
+             {"num_beams": 3, "repetition_penalty": 1.7, "no_repeat_ngram_size": 2}),
+        ):
+            lines = run(program, "generate", "--out", place / "run", "--prompts", prompts, "--json", "--tokens", TARGET, *options).splitlines()
+            for line, row in zip(lines, parts["valid"], strict=True):
+                count += 1
+                differences += json.loads(line)["text"] != trained.continued(row["prompt"], **how)
+        figures["valid_f1"] = figures["valid_perplexity"]
+    elif head == "summaries":
+        for i, row in enumerate(parts["valid"]):
+            (place / f"{i}.txt").write_text(row["article"])
+        files = [place / f"{i}.txt" for i in range(len(parts["valid"]))]
+        mine = [json.loads(line)["summary"] for line in run(program, "summarise", "--out", place / "run", "--beams", 4, "--json", *files).splitlines()]
+        want = [trained.written(row["article"]) for row in parts["valid"]]
+        count = len(want)
+        for a, b in zip(mine, want, strict=True):
+            differences += [line for line in a.split("\n") if line] != [line for line in b.split("\n") if line]
+            if differences == 1 and a != b:
+                print(repr(a), repr(b))
+        figures["valid_f1"] = figures["valid_rouge"]["rouge1"]
+    elif head == "spans":
         for row, mine in zip(parts["valid"], given, strict=True):
             text, difference, _ = trained.answer(row)
             count += 1
@@ -308,8 +409,8 @@ def compare(program, orders, work, kind, head):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=ROOT / "build/dev/longspan", type=pathlib.Path)
-    parser.add_argument("--types", default="bert,distilbert,electra,roberta,longformer,big_bird")
-    parser.add_argument("--heads", default="classes,tags,spans,choice")
+    parser.add_argument("--types", default="bert,distilbert,electra,roberta,longformer,big_bird,gpt2," + ",".join(WRITERS))
+    parser.add_argument("--heads", default="classes,tags,spans,choice,summaries,completions")
     parser.add_argument("--work", type=pathlib.Path, help="an empty folder that stays")
     o = parser.parse_args()
     work = o.work or pathlib.Path(tempfile.mkdtemp())
@@ -320,6 +421,8 @@ def main():
     for kind in o.types.split(","):
         make_base(work / kind / "base", kind)
         for head in o.heads.split(","):
+            if (head == "summaries") != (kind in WRITERS) or (head == "completions") != (kind == "gpt2"):
+                continue
             try:
                 good = compare(o.program, orders, work, kind, head) and good
             except RuntimeError as error:

@@ -295,6 +295,41 @@ TEST(BeamSearch, ASampleDoesNotDependOnTheOthers) {
   }
 }
 
+TEST(BeamSearch, PromptsOfAnyLengthAreSearchedAsTheyWouldBeAlone) {
+  const Transformer model = tiny(Wiring::decoder);
+  const std::vector<std::vector<int32_t>> prompts = {{1, 3, 4}, {5}, {6, 3, 1, 1, 4}};
+  for (const BeamSearch& search :
+       {BeamSearch{.beams = 1, .end = kEnd}, BeamSearch{.beams = 3, .end = kEnd},
+        BeamSearch{.beams = 3, .repetition_penalty = 1.5, .no_repeat_ngram = 2, .end = kEnd}}) {
+    const Beams found = beam_search(model, prompts, 6, search);
+    for (int64_t i = 0; i < 3; ++i) {
+      const std::vector<int32_t>& own = prompts[static_cast<size_t>(i)];
+      const Beams alone = beam_search(model, Tensor::from(own, {1, std::ssize(own)}),
+                                      model.start_decoding(1), 6, search);
+      EXPECT_EQ(contiguous(select(found.tokens, 0, i)).to_vector<int64_t>(),
+                alone.tokens.to_vector<int64_t>());
+      const auto scores = contiguous(select(found.scores, 0, i)).to_vector<double>();
+      EXPECT_NEAR(scores[0], alone.scores.to_vector<double>()[0], 1e-9);
+    }
+  }
+  EXPECT_THROW(beam_search(model, std::vector<std::vector<int32_t>>{}, 3, {}), ShapeError);
+}
+
+TEST(BeamSearch, BeginsAndEndsAsItMust) {
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = Tensor::from(std::vector<int32_t>{1, 3}, {1, 2});
+  const Beams found =
+      beam_search(model, prompt, model.start_decoding(1), 4,
+                  {.beams = 2, .min_count = 3, .end = kEnd, .force_begin = 6, .force_end = true});
+  const std::vector<int64_t> tokens = found.tokens.to_vector<int64_t>();
+  EXPECT_EQ(tokens[0], 6);
+  EXPECT_EQ(tokens[4], 6);
+  EXPECT_EQ(tokens[3], kEnd);
+  EXPECT_THROW(
+      beam_search(model, prompt, model.start_decoding(1), 4, {.beams = 2, .force_end = true}),
+      ValueError);
+}
+
 TEST(BeamSearch, Rejects) {
   const Transformer model = tiny(Wiring::decoder);
   const Tensor prompt = some_tokens(1, 2, kVocab);

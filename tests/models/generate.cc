@@ -6,6 +6,7 @@
 #include <map>
 
 #include "autograd/mode.h"
+#include "models/all/registry.h"
 #include "models/evaluate.h"
 #include "models/transformer/transformer.h"
 #include "ops/copy.h"
@@ -171,6 +172,67 @@ TEST(Generate, UsesTheWholeTableBeforeItBeginsAnew) {
     EXPECT_EQ(next.to_vector<int64_t>()[0], y.to_vector<int64_t>()[static_cast<size_t>(t)]) << t;
     text = concat({text, unsqueeze(next, 1)}, 1);
   }
+}
+
+TEST(Generate, PromptsOfAnyLengthGoOnAsTheyWouldAlone) {
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, {4}, {5, 6, 1, 2, 3, 4, 5}, {2, 2}};
+  for (const char* name : {"transformer:tiny", "transformer_xl:tiny", "reformer:tiny"}) {
+    SCOPED_TRACE(name);
+    const std::unique_ptr<LanguageModel> model = find_model(name)->build(Init{.gen = Generator{3}});
+    randomise(*model, 0.3, 5);
+    for (const Sampling& how :
+         {Sampling{.temperature = 0}, Sampling{}, Sampling{.repetition_penalty = 1.4}}) {
+      const auto found = generate(*model, prompts, 9, how, Generator{4});
+      ASSERT_EQ(found.size(), prompts.size());
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        const Tensor start = Tensor::from(prompts[i], {1, std::ssize(prompts[i])});
+        EXPECT_EQ(found[i], generate(*model, start, 9, how, Generator{4}).to_vector<int64_t>());
+      }
+    }
+  }
+}
+
+TEST(Generate, PromptsEndWithTheirEnd) {
+  const std::unique_ptr<LanguageModel> model =
+      find_model("transformer:tiny")->build(Init{.gen = Generator{3}});
+  randomise(*model, 0.3, 5);
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, {4}};
+  const auto all = generate(*model, prompts, 9, Sampling{}, Generator{4});
+  const int64_t end = all[0][3];
+  const auto found = generate(*model, prompts, 9, Sampling{}, Generator{4}, end);
+  for (size_t i = 0; i < 2; ++i) {
+    const auto at = std::find(all[i].begin(), all[i].end(), end);
+    const std::vector<int64_t> expected(all[i].begin(), at == all[i].end() ? at : at + 1);
+    EXPECT_EQ(found[i], expected);
+  }
+  EXPECT_LE(found[0].size(), 4u);
+  EXPECT_TRUE(generate(*model, prompts, 0, Sampling{}, Generator{4})[1].empty());
+  EXPECT_TRUE(generate(*model, std::vector<std::vector<int32_t>>{}, 3, {}, Generator{4}).empty());
+  const std::vector<std::vector<int32_t>> empty = {{1}, {}};
+  EXPECT_THROW(generate(*model, empty, 3, Sampling{}, Generator{4}), ShapeError);
+}
+
+TEST(Generate, PromptsLongerThanATableAreReadAsTheyWouldBeAlone) {
+  TransformerConfig c = transformer_preset("tiny");
+  c.positions = Positions::learned;
+  c.n_max = 8;
+  Transformer model(c, Init{.gen = Generator{3}});
+  randomise(model, 0.3, 5);
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, std::vector<int32_t>(11, 4), {7}};
+  const auto found = generate(model, prompts, 12, Sampling{.temperature = 0}, Generator{4});
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Tensor start = Tensor::from(prompts[i], {1, std::ssize(prompts[i])});
+    EXPECT_EQ(
+        found[i],
+        generate(model, start, 12, Sampling{.temperature = 0}, Generator{4}).to_vector<int64_t>());
+  }
+}
+
+TEST(Generate, PenaltyForRepeatsIsThatOfCtrl) {
+  std::vector<double> scores = {2, -2, 0, 4};
+  const std::vector<int64_t> text = {0, 1, 1, 0};
+  penalise_repeats(text, 2, scores);
+  EXPECT_EQ(scores, (std::vector<double>{1, -4, 0, 4}));
 }
 
 TEST(Generate, Rejects) {

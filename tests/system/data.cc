@@ -275,7 +275,8 @@ TEST_F(Data, GenerateSaysWhatItCannotWrite) {
   train("dna", "dna", {});
   const Outcome o = run({"generate", "--out", folder / "run-dnadna0", "--prompt", "ACGT"});
   EXPECT_EQ(o.code, 1);
-  EXPECT_NE(o.err.find("the task dna has bases; expected bytes or characters"), std::string::npos)
+  EXPECT_NE(o.err.find("the task dna has bases; expected bytes, characters or words"),
+            std::string::npos)
       << o.err;
   train("chars", "letters", {});
   const Outcome text = run({"generate", "--out", folder / "run-charsletters0", "--prompt", "abc ab",

@@ -247,6 +247,7 @@
 #include "train/log.h"
 #include "train/loss_unit.h"
 #include "train/optimizer.h"
+#include "train/parameter_groups.h"
 #include "train/plot.h"
 #include "train/pretrained.h"
 #include "train/roc_areas.h"

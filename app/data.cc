@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -7,6 +8,7 @@
 
 #include "app/commands.h"
 #include "app/tasks/table.h"
+#include "app/tasks/text.h"
 #include "core/error.h"
 #include "data/choices.h"
 #include "data/data_sets.h"
@@ -280,6 +282,30 @@ int tasks_command(int argc, const char* const* argv) {
   return 0;
 }
 
+namespace {
+
+/// Makes the token files of a text, from which training maps its tokens.
+int prepare(const DataSet& set, const Options& o) {
+  require(!o.tokenizer.empty() && o.tokenizer != "bytes", "data prepare",
+          "bytes are their own tokens; expected --tokenizer");
+  TextProgress progress(0);
+  const Corpus corpus = open_corpus(
+      std::string(set.id), o.place(),
+      {o.split, o.tokenizer,
+       [&](const char* split, int64_t done, int64_t total) { progress(split, done, total); }});
+  for (const CorpusPart* part : {&corpus.train, &corpus.valid, &corpus.test}) {
+    if (part->size() == 0) continue;
+    const std::string file = token_file(set, o.place(), part->split);
+    require<IoError>(kind_of_path(file, "data") == PathKind::file, "data prepare",
+                     "{} could not be written; expected a folder with room that may be written",
+                     file);
+    print(fmt::format("{}  {} tokens of {} bytes", file, part->size(), part->symbols));
+  }
+  return 0;
+}
+
+}  // namespace
+
 int data_command(int argc, const char* const* argv) {
   const Flag own[] = {
       {"--data", "data", "ID=PATH: the file or folder, plain or packed with gzip"},
@@ -288,14 +314,15 @@ int data_command(int argc, const char* const* argv) {
       {"--tokenizer", "tokenizer", "of bytes: a folder or file"}};
   CommandLine line = read_own_flags(
       argc, argv, own,
-      "longspan data list | check ID | stats ID: what can be trained on, whether its files are as "
-      "they should be, and how its tokens are distributed. For bytes, any file: --data "
-      "bytes=FILE.");
-  const std::vector<std::string> commands = {"list", "check", "stats"};
+      "longspan data list | check ID | stats ID | prepare ID: what can be trained on, whether its "
+      "files are as they should be, how its tokens are distributed; prepare makes token files of a "
+      "text, in all threads, and goes on where it was stopped. For bytes, any file or folder, or "
+      "several with commas between them: --data bytes=FILE.");
+  const std::vector<std::string> commands = {"list", "check", "stats", "prepare"};
   const std::string command = line.others.empty() ? "list" : line.others[0];
-  if (command != "list" && command != "check" && command != "stats") {
+  if (std::find(commands.begin(), commands.end(), command) == commands.end()) {
     const std::string near = nearest(command, commands);
-    fail("data", "there is no data {}; {}expected list, check or stats", command,
+    fail("data", "there is no data {}; {}expected list, check, stats or prepare", command,
          near.empty() ? "" : fmt::format("did you mean {}? ", near));
   }
   if (command == "list") {
@@ -314,6 +341,12 @@ int data_command(int argc, const char* const* argv) {
   if (is_generated(set.kind)) require_no_typed(line, {"data", "data_root", "split"}, what);
   if (questions) require_no_typed(line, {"split"}, what);
   if (set.kind != DataKind::bytes) require_no_typed(line, {"tokenizer"}, what);
+  if (command == "prepare") {
+    require(set.kind == DataKind::bytes, "data prepare",
+            "{} has {}s, which no tokenizer makes; expected bytes or another text", set.id,
+            unit_of(set.kind));
+    return prepare(set, o);
+  }
   return describe_data(set, o, command == "stats");
 }
 

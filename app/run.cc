@@ -32,23 +32,24 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
                                           const TensorList& weights) {
   const AdamOptions adam{o.beta1, o.beta2, o.eps, o.weight_decay};
+  const bool matrices_only = o.name == OptimizerName::adamw || o.name == OptimizerName::lamb;
+  const std::vector<ParameterGroup> groups = parameter_groups(weights, o.parameters, matrices_only);
   switch (o.name) {
     case OptimizerName::adamw:
-      return std::make_unique<AdamW>(decay_matrices(weights), adam);
+      return std::make_unique<AdamW>(groups, adam);
     case OptimizerName::lamb:
-      return std::make_unique<Lamb>(decay_matrices(weights),
-                                    LambOptions{o.beta1, o.beta2, o.eps, o.weight_decay});
+      return std::make_unique<Lamb>(groups, LambOptions{o.beta1, o.beta2, o.eps, o.weight_decay});
     case OptimizerName::adafactor:
-      return std::make_unique<Adafactor>(weights, AdafactorOptions{.weight_decay = o.weight_decay});
+      return std::make_unique<Adafactor>(groups, AdafactorOptions{.weight_decay = o.weight_decay});
     case OptimizerName::adagrad:
       return std::make_unique<Adagrad>(
-          weights, AdagradOptions{.weight_decay = o.weight_decay, .step_clip = o.step_clip});
+          groups, AdagradOptions{.weight_decay = o.weight_decay, .step_clip = o.step_clip});
     case OptimizerName::sgd:
-      return std::make_unique<Sgd>(weights, SgdOptions{o.momentum, o.weight_decay});
+      return std::make_unique<Sgd>(groups, SgdOptions{o.momentum, o.weight_decay});
     case OptimizerName::adam:
       break;
   }
-  return std::make_unique<Adam>(weights, adam);
+  return std::make_unique<Adam>(groups, adam);
 }
 
 LossScale make_loss_scale(const RunConfig& c) {

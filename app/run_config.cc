@@ -24,7 +24,7 @@ void RunConfig::visit(Fields& v) {
   v("check_replays", check_replays, "check that recomputed layers give the same values; slow");
   v("anomaly", anomaly, "stop at the first op of a step that gives NaN or Inf; slow");
   v("save_every", save_every, range::not_negative)("keep", keep, many_or_none);
-  v("keep_best", keep_best)("patience", patience, many_or_none);
+  v("keep_best", keep_best)("best_by", best_by)("patience", patience, many_or_none);
   v("log_every", log_every, range::positive)("eval_every", eval_every, range::not_negative);
   if (of_task) of_task->visit(v);
   v.enter("model");

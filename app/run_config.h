@@ -15,6 +15,7 @@
 #include "models/convert.h"
 #include "nn/fields.h"
 #include "train/config.h"
+#include "train/parameter_groups.h"
 #include "train/schedule.h"
 #include "train/step_memory.h"
 
@@ -61,6 +62,7 @@ struct RunConfig {
   int64_t save_every = 0;  ///< steps; 0: at the end only
   int64_t keep = 0;        ///< number of newest checkpoints to keep; 0: all
   bool keep_best = false;  ///< save where a validation is the best so far, and keep that one
+  std::string best_by;     ///< the figure that makes one the best; empty: the loss
   int64_t patience = 0;    ///< validations without a better one after which to stop; 0: never
   int64_t log_every = 10, eval_every = 0;
 
@@ -71,6 +73,7 @@ struct RunConfig {
     double step_clip = 0;                        ///< adagrad: AdagradOptions::step_clip
     double loss_scale = 0;                       ///< 0: only if f16 needs it
     int64_t update_period = 1, update_from = 0;  ///< UpdatePeriod
+    ParameterChoice parameters;
     UpdatePeriod period() const { return {update_period, update_from}; }
     void visit(auto& v) {
       v("name", name, "adam, adamw, adafactor, adagrad, sgd or lamb");
@@ -90,6 +93,7 @@ struct RunConfig {
         "steps whose mean gradient makes an update");
       v("update_from", update_from, range::not_negative,
         "the step from which on update_period holds");
+      parameters.visit(v);
     }
   } optimizer;
 

@@ -196,7 +196,8 @@ BestValidation best_validation(const std::string& run, bool saved, int64_t from)
   if (!exists(path)) return best;
   const std::vector<int64_t> steps = saved ? saved_steps(run) : std::vector<int64_t>{};
   for (const Json& row : read_rows(path)) {
-    const Json *score = row.find("valid_bpb"), *at = row.find("step");
+    const Json *score = row.find("score"), *at = row.find("step");
+    if (score == nullptr) score = row.find("valid_bpb");
     if (score == nullptr || at == nullptr || !at->is_integer() || at->integer() <= from) continue;
     if (saved && std::find(steps.begin(), steps.end(), at->integer()) == steps.end()) continue;
     best.add(at->integer(), score->is_number() ? score->number() : std::nan(""));

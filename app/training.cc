@@ -51,9 +51,48 @@ std::string validation_of(const std::string& out, int64_t step) {
   return found;
 }
 
+/// Returns what is lowest for the best validation: a figure, or its negative where more is better.
+/// Throws ValueError if there is no such figure.
+double score_of(const Members& figures, const std::string& name) {
+  std::vector<std::string> known;
+  for (const JsonMember& m : figures) {
+    if (!m.value.is_number()) continue;
+    if (m.name != name) {
+      known.push_back(m.name);
+      continue;
+    }
+    const bool less_is_better = name == "mse" || name == "perplexity" || name == "unread";
+    return less_is_better ? m.value.number() : -m.value.number();
+  }
+  fail("best_by", "validation has no figure {}; expected {}", name,
+       known.empty() ? "none: it has only the loss" : fmt::format("{}", fmt::join(known, ", ")));
+}
+
 /// Whether a tensor of a checkpoint is one of TrainingSteps::Waiting::statistics.
 bool is_statistics(const std::string& name) {
   return name.find(TrainingSteps::Waiting::mark) != std::string::npos;
+}
+
+/// Throws ValueError unless a run trains the parameters that it has trained before: the optimizer
+/// has states of these alone.
+void require_same_parameters(const Before& before, const RunConfig& now) {
+  const auto names = [](const std::vector<std::string>& all) {
+    Json::Array list;
+    for (const std::string& name : all) {
+      if (!name.empty()) list.emplace_back(name);
+    }
+    return Json(std::move(list));
+  };
+  const ParameterChoice& choice = now.optimizer.parameters;
+  for (const auto& [key, value] : {std::pair{"optimizer.freeze", names(choice.freeze)},
+                                   {"optimizer.train", names(choice.train)}}) {
+    const Json* found = before.find(key);
+    const Json then = found != nullptr ? *found : Json(Json::Array{});
+    require(then == value, key,
+            "got {}, and the run has trained with {}; expected the same, or a new run that starts "
+            "--from this one",
+            to_string(value), to_string(then));
+  }
 }
 
 /// JSON has null in place of NaN.
@@ -127,6 +166,8 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
       if (tokens) begins->begin_training(tokens, run.generator().fork("begin_training"));
     }
   }
+  require(c.best_by.empty() || c.keep_best || c.patience > 0, "best_by",
+          "nothing asks for the best validation; expected --keep-best or --patience too");
   require((!c.keep_best && c.patience == 0) || data->size("valid") > 0,
           c.keep_best ? "keep_best" : "patience",
           "no {} are left to validate with; choose another --split", data->items());
@@ -142,6 +183,7 @@ void Prepared::restore(double planned_seconds) {
   const auto read = [&](const std::string& path) {
     beginning.checkpoint = path;
     before.emplace(read_values(path), beginning.out, path);
+    require_same_parameters(*before, run.config);
     if (!memories.empty()) {
       const Sizes old = sizes_of(*before, run.config);
       memories = empty_memories(*run.model, old.accumulate, old.batch);
@@ -226,6 +268,8 @@ void Prepared::go_on_after(const Before& before) {
 
   std::vector<std::string> changed = other_order(before, c);
   other_data = !others.empty();
+  const Json* best_by = before.find("best_by");
+  other_best = (best_by != nullptr ? best_by->string() : "") != c.best_by;
   if (other_data) changed.emplace_back("the data");
   const Json* segment = before.values.find("segment");  // of earlier versions, for streams
   if (changed.empty() && segment != nullptr && segment->integer() != c.length) {
@@ -299,8 +343,8 @@ Training::Training(Prepared& prepared)
   if (p_.continues()) {
     known_valid_ = validation_of(p_.run.out, at_.step);
     best_ = continued_validations(p_.run.out, p_.validations.is_null() ? nullptr : &p_.validations);
-    // Scores on other data cannot be compared; their best checkpoint stays.
-    if (p_.other_data) best_ = {.from = at_.step, .before = best_.step};
+    // Scores on other data, or of another figure, cannot be compared; their best checkpoint stays.
+    if (p_.other_data || p_.other_best) best_ = {.from = at_.step, .before = best_.step};
   }
   if (c_.check_replays) replays_.emplace();
 }
@@ -317,9 +361,14 @@ void Training::say_beginning() {
     if (!line.empty()) log_.say(line);
   };
   for (const std::string& warning : p_.data->warnings()) log_.say(warning);
-  say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c_.model_name,
-                  parameter_count(*p_.run.model), p_.data->size("train"), p_.data->items(),
-                  to_validate_));
+  int64_t trained = 0;
+  const TensorList updated = p_.optimizer->parameters();
+  for (const NamedTensor& p : updated) trained += p.tensor.numel();
+  const int64_t all = parameter_count(*p_.run.model);
+  const bool chosen = updated.size() < named_parameters(*p_.run.model).size();
+  say(fmt::format("{}: {} parameters{}, {} {} to train on, {} to validate", c_.model_name, all,
+                  chosen ? fmt::format(", {} of them trained", trained) : "",
+                  p_.data->size("train"), p_.data->items(), to_validate_));
   if (c_.matmul_library == MatmulLibrary::openblas) {
     say(fmt::format("products by {}: bits depend on it, and on the row's position",
                     openblas_description()));
@@ -509,15 +558,30 @@ void Training::say_why_not_recorded() {
 void Training::validate() {
   if (valid_step_ == at_.step || to_validate_ == 0) return;
   at_.see(tracker_.peak());
-  valid_ = p_.data->bits("valid");
+  Members figures;
+  if (c_.best_by.empty()) {
+    valid_ = p_.data->bits("valid");
+  } else {
+    TaskData::Evaluation all = p_.data->evaluate("valid");
+    valid_ = all.bits;
+    figures = std::move(all.report.figures);
+  }
   tracker_.reset_peak();
   valid_step_ = at_.step;
+  const double score = c_.best_by.empty() ? valid_ : score_of(figures, c_.best_by);
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
-    log_.row(at_.step, {{"valid_bpb", valid_}, {"unit", p_.unit.name}});
-    best_.add(at_.step, valid_);
+    Members row{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
+    if (!c_.best_by.empty()) row.emplace_back("score", score);
+    for (const JsonMember& m : figures) {
+      if (m.value.is_number()) row.emplace_back("valid_" + m.name, m.value);
+    }
+    log_.row(at_.step, row);
+    best_.add(at_.step, score);
   }
-  log_.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at_.step, valid_,
-                       p_.unit.name, to_validate_, p_.data->items()));
+  const std::string by =
+      c_.best_by.empty() ? "" : fmt::format(", {} {:.4f}", c_.best_by, std::abs(score));
+  log_.say(fmt::format("step {}: {:.4f} bits per {}{} on {} {} of validation", at_.step, valid_,
+                       p_.unit.name, by, to_validate_, p_.data->items()));
   require_finite_loss();
   if (c_.keep_best && best_.step == at_.step) save();
   see_patience();
@@ -531,7 +595,7 @@ void Training::see_patience() {
   stale_ = c_.patience > 0 && best_.since >= c_.patience;
   if (!stale_) return;
   log_.say(fmt::format("{} validations without one better than the {:.4f} of step {}: --patience",
-                       best_.since, best_.score, best_.step));
+                       best_.since, std::abs(best_.score), best_.step));
 }
 
 // A validation part in which nothing counts has no finite score; then the next training batch says

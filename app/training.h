@@ -66,6 +66,7 @@ struct Prepared {
   Json figures;                    ///< of the last step, as Training::figures(); null: none
   Json validations;                ///< BestValidation::values(); null: none
   bool other_data = false;         ///< validations of before are of other data
+  bool other_best = false;         ///< they were compared by another figure
 
  private:
   void restore(double planned_seconds);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/io/bytes.h"
 #include "data/io/files.h"
+#include "data/io/listed_files.h"
 #include "data/io/stories.h"
 #include "data/tasks.h"
 #include "data/token_file.h"
@@ -260,6 +261,46 @@ bool add_pair(const DataFile& file, const std::string& npz, std::vector<FoundFil
   return true;
 }
 
+/// Whether the files of a folder, or of a list, make one text of that kind.
+bool is_joined(DataKind kind) {
+  return kind == DataKind::bytes || kind == DataKind::chars || kind == DataKind::words ||
+         kind == DataKind::dna || kind == DataKind::fasta;
+}
+
+/// Returns the files that a path stands for: itself, those of a folder, or those that commas
+/// separate. If a name says the split of its file (split_in_name()), all belong to one: to the
+/// training split where theirs says none.
+std::vector<FoundFile> joined_files(const DataSet& set, const std::string& list) {
+  std::vector<std::string> paths;
+  for (const std::string& path : listed_paths(list)) {
+    if (kind_of_path(path, "data") != PathKind::folder) {
+      paths.push_back(path);
+      continue;
+    }
+    std::vector<std::string> all = list_files(path);
+    std::erase_if(all, [](const std::string& file) {
+      return file.ends_with(".tokens") || file.ends_with(".tokens.partial");
+    });
+    require<IoError>(!all.empty(), "data", "the folder {} has no file", path);
+    paths.insert(paths.end(), all.begin(), all.end());
+  }
+  const bool apart = paths.size() > 1 && std::any_of(paths.begin(), paths.end(), [](auto& path) {
+                       return split_in_name(path).has_value();
+                     });
+  const bool validates =
+      std::any_of(paths.begin(), paths.end(), [](auto& path) { return split_in_name(path) == 1; });
+  require<IoError>(!apart || validates, "data",
+                   "names of files in {} say train or test, and none says valid; expected one such "
+                   "as valid.txt, or names that say none, whose text is split",
+                   list);
+  std::vector<FoundFile> files;
+  for (const std::string& path : paths) {
+    const int part = apart ? split_in_name(path).value_or(0) : -1;
+    files.push_back({DataFile{set.id, -1, part}, path});
+  }
+  return files;
+}
+
 std::string expected(const FoundFile& found) {
   const int64_t bytes = found.file.bytes;
   return bytes < 0 ? std::string(found.name()) : fmt::format("{} ({} bytes)", found.name(), bytes);
@@ -354,6 +395,11 @@ class Opening {
     for (const std::string& path : paths) {
       Content one;
       read_file(path, one);
+      const auto shift = static_cast<int64_t>(all.size());
+      for (const int64_t end : one.ends) content.ends.push_back(shift + end);
+      // A text does not go on in the line of another.
+      const bool text = set_.kind == DataKind::bytes || set_.kind == DataKind::words;
+      if (text && !all.empty() && all.back() != '\n') all.push_back('\n');
       all.insert(all.end(), one.ids.bytes.begin(), one.ids.bytes.end());
     }
     content.ids = own_bytes(all);
@@ -474,7 +520,10 @@ class Opening {
     if (set_.kind == DataKind::words || !tokenizer.empty()) {
       for (size_t i = 0; i < 3; ++i) {
         CorpusPart& part = *parts[i];
-        part = tokenize(part, *corpus_.tokenizer, cache(part_names[i]));
+        part = tokenize(part, *corpus_.tokenizer, token_file(set_, place_, part_names[i]),
+                        [&](int64_t done, int64_t total) {
+                          if (options_.progress) options_.progress(part_names[i], done, total);
+                        });
         if (set_.kind == DataKind::words) part.symbols = -1;
       }
     }
@@ -498,14 +547,6 @@ class Opening {
     if (set_.kind == DataKind::dna) return static_cast<int64_t>(bases.size());
     if (set_.kind == DataKind::fasta) return static_cast<int64_t>(residues.size()) + 1;
     return 256;
-  }
-
-  std::string cache(const char* part) const {
-    const std::string place = place_of(set_, place_);
-    const std::string folder = kind_of_path(place, "data") == PathKind::folder
-                                   ? place
-                                   : std::filesystem::path(place).parent_path().string();
-    return fmt::format("{}/{}.{}.tokens", folder.empty() ? "." : folder, set_.id, part);
   }
 
   const DataSet& set_;
@@ -592,7 +633,9 @@ bool has_stories(const DataSet& set, const std::string& at) {
 
 std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place) {
   const std::string at = place_of(set, place);
-  if (set.folder.empty()) return {{DataFile{set.id, -1, -1}, at}};
+  if (set.folder.empty())
+    return is_joined(set.kind) ? joined_files(set, at)
+                               : std::vector{FoundFile{DataFile{set.id}, at}};
   const bool labelled = set.kind == DataKind::promoters || set.kind == DataKind::profiles;
   const bool is_file = kind_of_path(at, "data") == PathKind::file;
   if (labelled && is_file) return {{DataFile{set.id, -1, -1}, at}};
@@ -653,6 +696,14 @@ Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOp
   require<NotImplemented>(set.kind != DataKind::choices && set.kind != DataKind::trivia, "data",
                           "{} has questions and texts, which are no single sequence", id);
   return Opening(set, place, options).open();
+}
+
+std::string token_file(const DataSet& set, const DataPlace& place, std::string_view split) {
+  const std::string first = listed_paths(place_of(set, place)).front();
+  const std::string folder = kind_of_path(first, "data") == PathKind::folder
+                                 ? first
+                                 : std::filesystem::path(first).parent_path().string();
+  return fmt::format("{}/{}.{}.tokens", folder.empty() ? "." : folder, set.id, split);
 }
 
 PartFile open_part(const DataSet& set, const DataPlace& place, int part) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -119,6 +120,8 @@ struct Corpus {
 struct CorpusOptions {
   std::string split = {};      ///< "90/5/5"; empty: the data set's own
   std::string tokenizer = {};  ///< for bytes: the name for open_tokenizer(); empty: raw bytes
+  /// Receives, for each split, how many bytes of its text have been tokenized.
+  std::function<void(const char* split, int64_t done, int64_t total)> progress = {};
 };
 
 /// Opens a data set. Texts are split at bytes, words at the next end of a line, records and
@@ -128,6 +131,9 @@ struct CorpusOptions {
 /// sequence.
 Corpus open_corpus(const std::string& id, const DataPlace& place,
                    const CorpusOptions& options = {});
+
+/// Returns the file in which open_corpus() keeps the tokens of a split.
+std::string token_file(const DataSet& set, const DataPlace& place, std::string_view split);
 
 /// The bytes of the file of a split, and its path; empty if the data set has no such split.
 /// open_part() throws IoError with missing_files().

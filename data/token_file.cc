@@ -1,12 +1,18 @@
 #include "data/token_file.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "data/io/bytes.h"
 #include "data/io/files.h"
 
@@ -26,7 +32,7 @@ int width_of(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 
 
 uint64_t hash(std::span<const uint8_t> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-uint64_t checksum(const Header& header, std::span<const uint8_t> ids) {
+uint64_t checksum_of(const Header& header, std::span<const uint8_t> ids) {
   const uint64_t seed = XXH3_64bits(&header, offsetof(Header, checksum));
   return XXH3_64bits_withSeed(ids.data(), ids.size(), seed);
 }
@@ -36,7 +42,7 @@ uint64_t checksum(const Header& header, std::span<const uint8_t> ids) {
 void write_tokens(const std::string& path, const CorpusPart& part, const TokenSource& source) {
   Header header{{}, source.tokenizer, source.text, part.size(), part.width, part.vocabulary, 0};
   std::memcpy(header.magic, magic, sizeof magic);
-  header.checksum = checksum(header, part.bytes);
+  header.checksum = checksum_of(header, part.bytes);
   std::string text(reinterpret_cast<const char*>(&header), sizeof header);
   text.append(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
   replace_file(path, text, "tokens");
@@ -56,7 +62,7 @@ std::optional<CorpusPart> read_tokens(const std::string& path, const TokenSource
   const bool whole = header.width == width_of(header.vocabulary) && header.count >= 0 &&
                      header.count == static_cast<int64_t>(ids.size()) / header.width &&
                      ids.size() % static_cast<size_t>(header.width) == 0;
-  require<IoError>(whole && checksum(header, ids) == header.checksum, "tokens",
+  require<IoError>(whole && checksum_of(header, ids) == header.checksum, "tokens",
                    "{} is damaged or cut off: remove it, and it is made again", path);
   CorpusPart part;
   part.owner = file.owner;
@@ -67,40 +73,159 @@ std::optional<CorpusPart> read_tokens(const std::string& path, const TokenSource
   return part;
 }
 
-CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const std::string& cache) {
+namespace {
+
+/// Where pieces of a text end that are encoded one by one: no tokenizer merges the end of a line
+/// with the text after it.
+size_t piece_end(std::string_view text, size_t begin) {
+  constexpr size_t piece = 1 << 20;
+  size_t end = text.find('\n', std::min(text.size(), begin + piece));
+  end = end == std::string_view::npos ? text.size() : end + 1;
+  while (end < text.size() && text[end] == '\n') ++end;
+  return end;
+}
+
+/// Encodes a text from `begin` on, some pieces at a time in all threads, and calls
+/// take(ids, end of what they stand for) in order.
+void encode_pieces(std::string_view text, size_t begin, const Tokenizer& tokenizer, int width,
+                   const std::function<void(std::span<const uint8_t>, size_t)>& take) {
+  const auto together = static_cast<size_t>(4 * num_threads());
+  while (begin < text.size()) {
+    std::vector<size_t> bounds{begin};
+    while (bounds.size() <= together && bounds.back() < text.size()) {
+      bounds.push_back(piece_end(text, bounds.back()));
+    }
+    std::vector<std::vector<uint8_t>> ids(bounds.size() - 1);
+    parallel_for(std::ssize(ids), [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      std::vector<uint8_t>& own = ids[at];
+      for (const int32_t id :
+           tokenizer.encode(text.substr(bounds[at], bounds[at + 1] - bounds[at]))) {
+        const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
+        own.insert(own.end(), bytes, bytes + width);
+      }
+    });
+    for (size_t i = 0; i < ids.size(); ++i) take(ids[i], bounds[i + 1]);
+    begin = bounds.back();
+  }
+}
+
+/// A token file in the making: its header has another magic, and in place of the checksum how many
+/// bytes of the text its ids stand for.
+class PartialTokens {
+ public:
+  /// Opens the file, with what an earlier process made of the same source. Not writable, or in use:
+  /// good() is false.
+  PartialTokens(const std::string& cache, const TokenSource& source, int64_t vocabulary)
+      : cache_(cache),
+        path_(cache + ".partial"),
+        file_(open_file(path_, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (!file_ || flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return;
+    header_ = {{}, source.tokenizer, source.text, 0, width_of(vocabulary), vocabulary, 0};
+    std::memcpy(header_.magic, partial, sizeof partial);
+    const int64_t size = size_of_file(file_, path_, kOp);
+    Header before = header_;
+    if (size >= static_cast<int64_t>(sizeof before)) {
+      read_exactly(file_, path_, kOp, 0, &before, sizeof before);
+    }
+    Header same = before;
+    same.count = header_.count;
+    same.checksum = header_.checksum;
+    const bool of_this = std::memcmp(&same, &header_, sizeof same) == 0;
+    if (of_this && before.count >= 0 && size >= end_of(before)) header_ = before;
+    good_ = ftruncate(file_.get(), end_of(header_)) == 0;
+    if (good_) write_header();
+  }
+
+  bool good() const { return good_; }
+  size_t text_done() const { return header_.checksum; }
+
+  /// Appends ids, which with those before stand for `text_end` bytes of the text.
+  void append(std::span<const uint8_t> ids, size_t text_end) {
+    write_at(ids.data(), std::ssize(ids), end_of(header_));
+    header_.count += std::ssize(ids) / header_.width;
+    header_.checksum = text_end;
+    unsynced_ += std::ssize(ids);
+    constexpr int64_t most_unsynced = 16 << 20;
+    if (unsynced_ < most_unsynced) return;
+    unsynced_ = 0;
+    sync(file_, path_, kOp);  // the header must not promise ids that a power failure loses
+    write_header();
+  }
+
+  /// Makes it the token file.
+  void finish() {
+    sync(file_, path_, kOp);
+    std::memcpy(header_.magic, magic, sizeof magic);
+    header_.checksum =
+        longspan::checksum_of(header_, open_bytes(path_, kOp).bytes.subspan(sizeof header_));
+    write_header();
+    sync(file_, path_, kOp);
+    require<IoError>(std::rename(path_.c_str(), cache_.c_str()) == 0, kOp, "cannot write {}: {}",
+                     cache_, error_text());
+  }
+
+ private:
+  static constexpr char partial[] = {'L', 'S', 'P', 'A', 'R', 'T', 'S', '1'};
+  static constexpr const char* kOp = "tokens";
+
+  static int64_t end_of(const Header& h) {
+    return static_cast<int64_t>(sizeof h) + h.count * h.width;
+  }
+  void write_at(const void* bytes, int64_t count, int64_t at) const {
+    require<IoError>(lseek(file_.get(), at, SEEK_SET) == at, kOp, "cannot write {}: {}", path_,
+                     error_text());
+    write_exactly(file_, path_, kOp, bytes, count);
+  }
+  void write_header() const { write_at(&header_, sizeof header_, 0); }
+
+  std::string cache_, path_;
+  File file_;
+  bool good_ = false;
+  Header header_{};
+  int64_t unsynced_ = 0;
+};
+
+}  // namespace
+
+CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const std::string& cache,
+                    const TokenProgress& progress) {
   const TokenSource source{tokenizer.hash(), hash(text.bytes)};
+  const std::string_view whole(reinterpret_cast<const char*>(text.bytes.data()), text.bytes.size());
+  const auto say = [&](size_t done) {
+    if (progress) progress(static_cast<int64_t>(done), std::ssize(whole));
+  };
   CorpusPart part;
   std::optional<CorpusPart> kept;
   if (!cache.empty()) kept = read_tokens(cache, source);
+  if (!kept && !cache.empty() && !whole.empty()) {
+    try {
+      PartialTokens file(cache, source, tokenizer.vocabulary());
+      if (file.good()) {
+        encode_pieces(whole, file.text_done(), tokenizer, width_of(tokenizer.vocabulary()),
+                      [&](std::span<const uint8_t> ids, size_t end) {
+                        file.append(ids, end);
+                        say(end);
+                      });
+        file.finish();
+      }
+    } catch (const IoError&) {  // no room on the disk, or no permission
+    }
+    kept = read_tokens(cache, source);
+  }
   if (kept) {
     part = *kept;
   } else {
-    const std::string_view whole(reinterpret_cast<const char*>(text.bytes.data()),
-                                 text.bytes.size());
     part.vocabulary = tokenizer.vocabulary();
     part.width = width_of(part.vocabulary);
-    std::vector<uint8_t> ids;
-    // Encodes some lines at a time: no tokenizer merges the end of a line with the text after it.
-    for (size_t begin = 0; begin < whole.size();) {
-      constexpr size_t piece = 1 << 20;
-      size_t end = whole.find('\n', std::min(whole.size(), begin + piece));
-      end = end == std::string_view::npos ? whole.size() : end + 1;
-      while (end < whole.size() && whole[end] == '\n') ++end;
-      for (const int32_t id : tokenizer.encode(whole.substr(begin, end - begin))) {
-        const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
-        ids.insert(ids.end(), bytes, bytes + part.width);
-      }
-      begin = end;
-    }
-    const FileBytes own = own_bytes(ids);
+    std::vector<uint8_t> all;
+    encode_pieces(whole, 0, tokenizer, part.width, [&](std::span<const uint8_t> ids, size_t end) {
+      all.insert(all.end(), ids.begin(), ids.end());
+      say(end);
+    });
+    const FileBytes own = own_bytes(all);
     part.owner = own.owner;
     part.bytes = own.bytes;
-    if (!cache.empty() && !ids.empty()) {
-      try {
-        write_tokens(cache, part, source);
-      } catch (const IoError&) {  // the folder is not writable
-      }
-    }
   }
   part.split = text.split;
   part.path = text.path;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -25,10 +26,14 @@ void write_tokens(const std::string& path, const CorpusPart& part, const TokenSo
 /// damaged or truncated.
 std::optional<CorpusPart> read_tokens(const std::string& path, const TokenSource& source);
 
-/// Tokenizes a split of text into ids of 1, 2 or 4 bytes, as the vocabulary requires. `cache` is a
-/// file from which the ids are read, or else to which they are written; if it is empty or not
-/// writable, nothing is stored.
+/// Receives how many bytes of a text have been tokenized, and how many it has.
+using TokenProgress = std::function<void(int64_t done, int64_t total)>;
+
+/// Tokenizes a split of text into ids of 1, 2 or 4 bytes, as the vocabulary requires, in all
+/// threads. `cache` is a file from which the ids are read, or else to which they are written some
+/// at a time, so that they need not fit in memory; an interrupted one goes on from CACHE.partial.
+/// If it is empty or not writable, or another process is writing it, the ids stay in memory.
 CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer,
-                    const std::string& cache = {});
+                    const std::string& cache = {}, const TokenProgress& progress = {});
 
 }  // namespace longspan

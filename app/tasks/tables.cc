@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "data/io/listed_files.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 
@@ -16,23 +17,11 @@ namespace {
 constexpr uint64_t order_of_splits = 1;  // the order in which rows are cut into splits
 constexpr size_t shown_texts = 3;
 
-/// Returns the paths of --data, which commas separate.
-std::vector<std::string> named_paths(const RunConfig& c, const DataSet& set) {
-  const std::string list = find_files(set, data_place(c)).at(0).path;
-  std::vector<std::string> all;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) all.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return all;
-}
-
 }  // namespace
 
 std::array<TableSource, 3> table_sources(const RunConfig& c, const DataSet& set,
                                          const std::string& columns) {
-  const TableFiles files = find_tables(named_paths(c, set));
+  const TableFiles files = find_tables(listed_paths(find_files(set, data_place(c)).at(0).path));
   const ColumnNames names = columns.empty() ? ColumnNames{} : ColumnNames(columns);
   return {TableSource{files.train, names, true}, TableSource{files.valid, names, true},
           TableSource{files.test, names, false}};

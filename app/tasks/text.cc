@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "autograd/mode.h"
 #include "core/error.h"
@@ -70,11 +71,26 @@ LanguageModel::Losses TextTask::synthetic_loss(const SyntheticStep& step) const 
   return synthetic_token_loss(step);
 }
 
+void TextProgress::operator()(const char* split, int64_t done, int64_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (split != split_) {
+    begin_ = now;
+    last_ = 0;
+    split_ = split;
+  }
+  const int64_t part = total > 0 ? 20 * done / total : 20;
+  const bool late = std::chrono::duration<double>(now - begin_).count() >= patience_;
+  if (part == last_ || !late) return;
+  last_ = part;
+  std::fprintf(stderr, "tokens of %s: %lld %% of %lld MB\n", split,
+               static_cast<long long>(5 * part), static_cast<long long>(total >> 20));
+}
+
 TextData::TextData(const TrainingRun& run, bool whole_words)
     : run_(run),
       whole_words_(whole_words),
       corpus_(open_corpus(run.config.task, data_place(run.config),
-                          {run.config.split, run.config.tokenizer})) {
+                          {run.config.split, run.config.tokenizer, TextProgress(2)})) {
   const bool masked = run.model->objective() == Objective::masked_token;
   const int64_t extra = masked && options().mask_token >= corpus_.vocabulary ? 1 : 0;
   require(run.model->vocab() >= corpus_.vocabulary + extra, "model.vocab",

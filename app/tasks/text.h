@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,6 +38,20 @@ class TextTask final : public Task {
 
  private:
   bool whole_words_ = false;
+};
+
+/// Prints how much of each split has been tokenized to standard error, each twentieth once, where
+/// that takes more than some seconds.
+class TextProgress {
+ public:
+  explicit TextProgress(double seconds) : patience_(seconds) {}
+  void operator()(const char* split, int64_t done, int64_t total);
+
+ private:
+  double patience_;
+  const char* split_ = nullptr;
+  int64_t last_ = -1;
+  std::chrono::steady_clock::time_point begin_ = {};
 };
 
 /// Data of a run that predicts the tokens of one text.

@@ -1,12 +1,12 @@
 #include "data/labelled/table.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <unordered_set>
 
 #include "core/error.h"
 #include "data/io/bytes.h"
 #include "data/io/files.h"
+#include "data/io/listed_files.h"
 #include "data/unicode/unicode.h"
 
 namespace longspan {
@@ -49,36 +49,11 @@ Json parse_object(std::string_view text, const std::string& path, int64_t number
   return value;
 }
 
-/// The part of a name that says its split.
-std::string_view first_word(std::string_view name) {
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  const auto end = std::find_if_not(name.begin(), name.end(), is_letter);
-  return name.substr(0, static_cast<size_t>(end - name.begin()));
-}
-
 /// Returns the list of a split that a name says, or null.
 std::vector<std::string>* split_of(const std::string& path, TableFiles& files) {
-  const std::string name = std::filesystem::path(path).filename().string();
-  const std::string_view word = first_word(name);
-  if (word == "train") return &files.train;
-  if (word == "test") return &files.test;
-  for (const char* valid : {"valid", "validation", "val", "dev", "eval"}) {
-    if (word == valid) return &files.valid;
-  }
-  return nullptr;
-}
-
-/// Returns the files of a folder by name.
-std::vector<std::string> list_folder(const std::string& folder) {
-  std::vector<std::string> all;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    all.push_back(entry->path().string());
-  }
-  require<IoError>(!error, kOp, "cannot list {}: {}", folder, error.message());
-  std::sort(all.begin(), all.end());
-  return all;
+  const std::optional<int> split = split_in_name(path);
+  if (!split) return nullptr;
+  return *split == 0 ? &files.train : *split == 1 ? &files.valid : &files.test;
 }
 
 void add_folder(const std::string& folder, TableFiles& files) {

@@ -500,5 +500,105 @@ TEST(DataSets, DocumentsAreNoSequence) {
   EXPECT_THROW(open_documents("bytes", place, 0), ValueError);
 }
 
+TEST(JoinedFiles, MakeOneText) {
+  const Folder folder;
+  std::filesystem::create_directories(folder / "text/more");
+  write_bytes(folder / "text/a.txt", std::string(60, 'a'));
+  write_bytes(folder / "text/more/b.txt", std::string(40, 'b') + "\n");
+  write_bytes(folder / "text/.hidden", "hidden");
+  const Corpus whole = open("bytes", folder / "text", {.split = "100/0/0"});
+  const std::string expected = std::string(60, 'a') + "\n" + std::string(40, 'b') + "\n";
+  EXPECT_EQ(ids_of(whole.train), std::vector<int32_t>(expected.begin(), expected.end()));
+  const Corpus listed = open("bytes", folder / "text/a.txt" + "," + (folder / "text/more/b.txt"),
+                             {.split = "100/0/0"});
+  EXPECT_EQ(ids_of(listed.train), ids_of(whole.train));
+  // A path with a comma is one file if it is there.
+  write_bytes(folder / "a,b", "xyz");
+  EXPECT_EQ(open("bytes", folder / "a,b", {.split = "100/0/0"}).train.size(), 3);
+}
+
+TEST(JoinedFiles, BelongToTheSplitsThatTheirNamesSay) {
+  const Folder folder;
+  std::filesystem::create_directories(folder / "text");
+  write_bytes(folder / "text/train-1.txt", "aaaa\n");
+  write_bytes(folder / "text/train-2.txt", "bbbb\n");
+  write_bytes(folder / "text/valid.txt", "cc\n");
+  const Corpus corpus = open("bytes", folder / "text");
+  EXPECT_EQ(corpus.train.size(), 10);
+  EXPECT_EQ(corpus.valid.size(), 3);
+  EXPECT_EQ(corpus.test.size(), 0);
+  EXPECT_EQ(
+      paths_of(find_data_set("bytes"), {.root = "", .data = "bytes=" + (folder / "text")}).size(),
+      3u);
+  std::filesystem::remove(folder / "text/valid.txt");
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open("bytes", folder / "text"); }), "valid.txt"));
+  std::filesystem::create_directories(folder / "empty");
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open("bytes", folder / "empty"); }), "no file"));
+}
+
+/// A text of some megabytes, so that it is encoded in several pieces.
+std::string long_text() {
+  std::string text;
+  for (int i = 0; text.size() < (5 << 20); ++i) text += "line " + std::to_string(i) + " a b c\n";
+  return text;
+}
+
+TEST(TokenFiles, AreTheSameInAnyNumberOfPiecesAndGoOn) {
+  const Folder folder;
+  const std::string text = long_text();
+  const std::unique_ptr<Tokenizer> tokenizer = word_tokenizer(text.substr(0, 10000));
+  CorpusPart part;
+  part.bytes = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+  const std::vector<int32_t> expected = tokenizer->encode(text);
+  EXPECT_EQ(ids_of(tokenize(part, *tokenizer)), expected);
+
+  // A process that is stopped leaves what it has, and the next one goes on behind it.
+  const std::string cache = folder / "x.train.tokens";
+  struct Stop {};
+  int64_t first = 0;
+  EXPECT_THROW(tokenize(part, *tokenizer, cache,
+                        [&](int64_t done, int64_t) {
+                          if (done > (2 << 20)) throw Stop{};
+                        }),
+               Stop);
+  EXPECT_TRUE(std::filesystem::exists(cache + ".partial"));
+  EXPECT_FALSE(std::filesystem::exists(cache));
+  const CorpusPart found = tokenize(part, *tokenizer, cache, [&](int64_t done, int64_t total) {
+    if (first == 0) first = done;
+    EXPECT_LE(done, total);
+  });
+  EXPECT_EQ(ids_of(found), expected);
+  EXPECT_FALSE(std::filesystem::exists(cache + ".partial"));
+  ASSERT_TRUE(std::filesystem::exists(cache));
+  // Then the file is read.
+  bool again = false;
+  EXPECT_EQ(ids_of(tokenize(part, *tokenizer, cache, [&](int64_t, int64_t) { again = true; })),
+            expected);
+  EXPECT_FALSE(again);
+}
+
+TEST(TokenFiles, OfAnotherTextBeginAnew) {
+  const Folder folder;
+  const std::string cache = folder / "x.train.tokens";
+  const std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  for (const std::string& rubbish : {std::string("short"), std::string(200, 'x'),
+                                     std::string("LSPARTS1") + std::string(90, 'y')}) {
+    write_bytes(cache + ".partial", rubbish);
+    const std::string text = "a text of " + std::to_string(rubbish.size());
+    CorpusPart part;
+    part.bytes = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+    EXPECT_EQ(ids_of(tokenize(part, *tokenizer, cache)), tokenizer->encode(text));
+    EXPECT_TRUE(read_tokens(cache, {tokenizer->hash(), 0}) == std::nullopt);
+  }
+}
+
+TEST(TokenFiles, ThatCannotBeWrittenAreNotNeeded) {
+  const std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  const std::string text = "a text";
+  CorpusPart part;
+  part.bytes = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+  EXPECT_EQ(ids_of(tokenize(part, *tokenizer, "/none/x.tokens")), tokenizer->encode(text));
+}
+
 }  // namespace
 }  // namespace longspan

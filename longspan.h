@@ -194,6 +194,7 @@
 #include "data/io/formats.h"
 #include "data/io/json.h"
 #include "data/io/json_members.h"
+#include "data/io/listed_files.h"
 #include "data/io/mapped_file.h"
 #include "data/io/stories.h"
 #include "data/labelled/columns.h"
@@ -256,6 +257,7 @@
 #include "train/state.h"
 #include "train/step_graph.h"
 #include "train/step_memory.h"
+#include "train/weight_average.h"
 
 #include "hub/export.h"
 #include "hub/folder.h"

@@ -60,6 +60,8 @@ const Flag flags[] = {
     {"--train", "optimizer.train", "train only these parameters: NAME,NAME, * for anything"},
     {"--rates", "optimizer.rates",
      "learning rates of parameters, as factors on --lr: NAME=FACTOR,..."},
+    {"--average", "optimizer.average",
+     "decay of a moving average of the weights, such as 0.999, which is validated and used later"},
     {"--threads", "threads", "threads; does not change results"},
     {"--device", "device", "cpu or cuda"},
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
@@ -547,6 +549,7 @@ Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads)
     values = read_parameters(path, state);
   });
   require_finite(*out, checkpoint, state);
+  if (run.config.optimizer.average > 0) read_average(checkpoint, named_parameters(*run.model));
   const Before before(values, *out, checkpoint);
   std::vector<std::string> remarks =
       compare_inputs(before, run.config, reads, "--out", is_on(line, other_data_flag.name));

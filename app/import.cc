@@ -234,6 +234,7 @@ int export_command(int argc, const char* const* argv) {
   const std::string used =
       read_checkpoint(out, checkpoint, step != nullptr,
                       [&](const std::string& path) { values = read_parameters(path, state); });
+  if (config.optimizer.average > 0) read_average(used, named_parameters(*model));
   require_finite(out, used, state);
   const bool other_data = is_on(line, other_data_flag.name);
   for (const std::string& remark :

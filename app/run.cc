@@ -1,5 +1,6 @@
 #include "app/run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "data/data_sets.h"
 #include "train/log.h"
 #include "train/state.h"
+#include "train/weight_average.h"
 
 namespace longspan {
 
@@ -27,6 +29,19 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   const Json* random = fields.find("random");
   require(random == nullptr || !(*random == Json("given")), "model.random",
           "got given, whose blocks a program sets; expected uniform or first_1024");
+}
+
+void read_average(const std::string& checkpoint, const TensorList& parameters) {
+  TensorList averages;
+  const TensorHeader header = read_optimizer_header(checkpoint);
+  for (const NamedTensor& p : parameters) {
+    const std::string name = p.name + WeightAverage::suffix;
+    const bool there = std::any_of(header.entries.begin(), header.entries.end(),
+                                   [&](const TensorEntry& e) { return e.name == name; });
+    if (there) averages.push_back({name, p.tensor.detach()});
+  }
+  require<IoError>(!averages.empty(), "average", "{} holds no average of the weights", checkpoint);
+  read_optimizer_tensors(checkpoint, averages);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,

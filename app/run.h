@@ -44,6 +44,10 @@ struct TrainingRun {
 };
 
 /// Builds the optimizer that a configuration names.
+/// Reads the average of the weights (RunConfig::Optimizer::average) into the parameters of a
+/// checkpoint. Throws IoError.
+void read_average(const std::string& checkpoint, const TensorList& parameters);
+
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
                                           const TensorList& weights);
 

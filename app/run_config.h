@@ -74,6 +74,7 @@ struct RunConfig {
     double loss_scale = 0;                       ///< 0: only if f16 needs it
     int64_t update_period = 1, update_from = 0;  ///< UpdatePeriod
     ParameterChoice parameters;
+    double average = 0;  ///< decay of WeightAverage; 0: none
     UpdatePeriod period() const { return {update_period, update_from}; }
     void visit(auto& v) {
       v("name", name, "adam, adamw, adafactor, adagrad, sgd or lamb");
@@ -94,6 +95,8 @@ struct RunConfig {
       v("update_from", update_from, range::not_negative,
         "the step from which on update_period holds");
       parameters.visit(v);
+      v("average", average, range::between(0, 0.999999999),
+        "decay of a moving average of the weights, which is validated and exported; 0: none");
     }
   } optimizer;
 

@@ -85,6 +85,7 @@ Started start_from_run(const TrainingRun& run) {
   checkpoint = read_checkpoint(start.from, checkpoint, false, [&](const std::string& path) {
     values = read_parameters(path, state);
   });
+  if (there.optimizer.average > 0) read_average(checkpoint, named_parameters(*other));
   const std::string bad = first_nonfinite(state);
   require(bad.empty(), "--from", "{}: \"{}\" holds NaN or infinity; expected another run",
           checkpoint, bad);

@@ -19,6 +19,7 @@
 #include "ops/patterns/layout_cache.h"
 #include "train/config.h"
 #include "train/segments.h"
+#include "train/weight_average.h"
 
 namespace longspan {
 namespace {
@@ -123,6 +124,8 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   require_length(c, *model);
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(c.optimizer, named_parameters(*model));
+  std::optional<WeightAverage> average;
+  if (c.optimizer.average > 0) average.emplace(optimizer->parameters(), c.optimizer.average);
   HeldByPass held;
   std::vector<Statistics> statistics;
   // As in training steps: the memories of all batches are replaced together, after the update. Of
@@ -186,7 +189,11 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   const auto peak_of = [&](const std::function<void()>& work) {
     return beside + measure_peak(device, base, work);
   };
-  m.evaluation_peak = peak_of([&] { validate_on(*model, c, device); });
+  m.evaluation_peak = peak_of([&] {
+    std::optional<WeightAverage::Instead> instead;
+    if (average) instead.emplace(*average);
+    validate_on(*model, c, device);
+  });
   m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
   return m;
 }

@@ -83,6 +83,16 @@ void require_same_parameters(const Before& before, const RunConfig& now) {
     }
     return Json(std::move(list));
   };
+  const Json* averaged = before.find("optimizer.average");
+  const bool had = averaged != nullptr && averaged->number() > 0;
+  require(
+      had || now.optimizer.average == 0, "optimizer.average",
+      "got {}, and the run has averaged no weights; expected 0, or a new run that starts --from "
+      "this one",
+      now.optimizer.average);
+  require(!had || now.optimizer.average > 0, "optimizer.average",
+          "got 0, and the run averages its weights; expected another decay, or a new run that "
+          "starts --from this one");
   const ParameterChoice& choice = now.optimizer.parameters;
   for (const auto& [key, value] : {std::pair{"optimizer.freeze", names(choice.freeze)},
                                    {"optimizer.train", names(choice.train)}}) {
@@ -147,6 +157,7 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   data->prepare();
   state = named_state(*run.model);
   optimizer = make_optimizer(c.optimizer, named_parameters(*run.model));
+  if (c.optimizer.average > 0) average.emplace(optimizer->parameters(), c.optimizer.average);
   if (data->streams()) memories = empty_memories(*run.model, c.accumulate, c.batch);
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
@@ -168,6 +179,7 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   }
   require(c.best_by.empty() || c.keep_best || c.patience > 0, "best_by",
           "nothing asks for the best validation; expected --keep-best or --patience too");
+  if (average && !continues()) average->restart();  // of the parameters that the run begins with
   require((!c.keep_best && c.patience == 0) || data->size("valid") > 0,
           c.keep_best ? "keep_best" : "patience",
           "no {} are left to validate with; choose another --split", data->items());
@@ -301,6 +313,9 @@ void Prepared::go_on_after(const Before& before) {
 
 TensorList Prepared::progress() const {
   TensorList all = optimizer->state();
+  if (average) {
+    for (NamedTensor& t : average->state()) all.push_back(std::move(t));
+  }
   for (size_t i = 0; i < memories.size(); ++i) {
     for (const NamedTensor& m : named_tensors(memories[i])) {
       all.push_back({fmt::format("memory.{}.{}", i, m.name), m.tensor});
@@ -444,6 +459,7 @@ void Training::one_step(double elapsed) {
   if (!std::isnan(norm)) {
     checkpoints_.confirm(at_.step, spared());  // of before the update
     steps_.update(at_.step, rate_);
+    if (p_.average) p_.average->update(p_.optimizer->steps());
   } else {
     steps_.pass_memories_on();
   }
@@ -559,6 +575,8 @@ void Training::validate() {
   if (valid_step_ == at_.step || to_validate_ == 0) return;
   at_.see(tracker_.peak());
   Members figures;
+  std::optional<WeightAverage::Instead> instead;
+  if (p_.average) instead.emplace(*p_.average);
   if (c_.best_by.empty()) {
     valid_ = p_.data->bits("valid");
   } else {
@@ -566,6 +584,7 @@ void Training::validate() {
     valid_ = all.bits;
     figures = std::move(all.report.figures);
   }
+  instead.reset();
   tracker_.reset_peak();
   valid_step_ = at_.step;
   const double score = c_.best_by.empty() ? valid_ : score_of(figures, c_.best_by);

@@ -16,6 +16,7 @@
 #include "nn/reversible.h"
 #include "train/log.h"
 #include "train/optimizer.h"
+#include "train/weight_average.h"
 
 namespace longspan {
 
@@ -65,8 +66,9 @@ struct Prepared {
   TrainingSteps::Waiting waiting;  ///< for an update, besides the gradients
   Json figures;                    ///< of the last step, as Training::figures(); null: none
   Json validations;                ///< BestValidation::values(); null: none
-  bool other_data = false;         ///< validations of before are of other data
-  bool other_best = false;         ///< they were compared by another figure
+  std::optional<WeightAverage> average;
+  bool other_data = false;  ///< validations of before are of other data
+  bool other_best = false;  ///< they were compared by another figure
 
  private:
   void restore(double planned_seconds);

@@ -216,8 +216,9 @@ struct TensorFile {
 };
 
 /// Pairs every tensor with its entry. Throws IoError if one has no partner or another shape or
-/// dtype.
-std::vector<const TensorEntry*> match(const TensorFile& file, const TensorList& into) {
+/// dtype, or, unless `others` may be there, if the file has more.
+std::vector<const TensorEntry*> match(const TensorFile& file, const TensorList& into,
+                                      bool others = false) {
   std::unordered_map<std::string_view, const TensorEntry*> entries;
   for (const TensorEntry& entry : file.header.entries) entries[entry.name] = &entry;
   std::vector<const TensorEntry*> matched;
@@ -236,7 +237,7 @@ std::vector<const TensorEntry*> match(const TensorFile& file, const TensorList& 
     matched.push_back(&entry);
     entries.erase(found);
   }
-  if (!entries.empty()) {
+  if (!entries.empty() && !others) {
     std::string_view first;  // in file order, so that the message is deterministic
     for (const TensorEntry& entry : file.header.entries) {
       if (entries.count(entry.name) > 0 && first.empty()) first = entry.name;
@@ -647,6 +648,15 @@ Json read_parameters(const std::string& checkpoint, const TensorList& parameters
   file.verify();
   load(file, entries, parameters);
   return values;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
+}
+
+void read_optimizer_tensors(const std::string& checkpoint, const TensorList& into) try {
+  TensorFile file = open_part(checkpoint, read_values(checkpoint), optimizer_name);
+  const auto entries = match(file, into, true);
+  file.verify();
+  load(file, entries, into);
 } catch (const std::bad_alloc&) {
   fail_for_memory("state");
 }

@@ -107,6 +107,8 @@ Json read_state(const std::string& checkpoint, const TensorList& parameters,
                 const TensorList& optimizer);
 /// Reads only the parameters.
 Json read_parameters(const std::string& checkpoint, const TensorList& parameters);
+/// Reads some tensors of the optimizer's file, by their names.
+void read_optimizer_tensors(const std::string& checkpoint, const TensorList& into);
 /// Reads only state.json.
 Json read_values(const std::string& checkpoint);
 /// Reads only the header of the optimizer's file: what a checkpoint holds besides the parameters.

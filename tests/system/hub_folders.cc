@@ -166,6 +166,51 @@ TEST_F(HubClassifier, StartsAFinerOneThatGoesOut) {
   EXPECT_EQ(run.out, out.out);
 }
 
+TEST_F(HubClassifier, GetsAnyHead) {
+  std::string tags, choices = "sent1,ending0,ending1,label\n",
+                    questions = "question,context,answer_text,answer_start\n";
+  for (int i = 0; i < 40; ++i) {
+    tags += R"({"tokens": ["w5", "w6", "w7"], "tags": ["B-X", "I-X", "O"]})"
+            "\n";
+    choices += i % 2 == 0 ? "w5,w6,w7,0\n" : "w5,w7,w6,1\n";
+    questions += "w5,w6 w7 w8,w7,3\n";
+  }
+  write(folder / "tags.jsonl", tags);
+  write(folder / "choice.csv", choices);
+  write(folder / "spans.csv", questions);
+  for (const auto& [task, file, architecture] :
+       {std::tuple{"tags", "tags.jsonl", "BertForTokenClassification"},
+        {"spans", "spans.csv", "BertForQuestionAnswering"},
+        {"choice", "choice.csv", "BertForMultipleChoice"}}) {
+    SCOPED_TRACE(task);
+    // A folder with classes is not one with another number of them.
+    const std::string base = task == std::string("choice") ? folder / "hub-spans" : from;
+    const std::string out = folder / task, hub = folder / (std::string("hub-") + task);
+    must({"train", "--from", base, "--task", task, "--data",
+          std::string(task) + "=" + (folder / file), "--steps", "2", "--length", "16", "--out",
+          out});
+    const Outcome scored = must({"eval", "--out", out});
+    must({"export", out, "--out", hub});
+    EXPECT_EQ(config_of(hub)["architectures"].array()[0], Json(architecture));
+    // The folder is a run of the same task.
+    const Outcome again = must({"eval", "--out", hub, "--length", "16", "--data",
+                                std::string(task) + "=" + (folder / file)});
+    const Json one = parse_json(scored.last_line()), two = parse_json(again.last_line());
+    EXPECT_NEAR(one["valid_bpb"].number(), two["valid_bpb"].number(), 1e-5);
+  }
+  write(folder / "text", "w6 w7 w8\n");
+  const Outcome answered = must({"answer", "--out", folder / "hub-spans", "--document",
+                                 folder / "text", "--question", "w5", "--json"});
+  EXPECT_TRUE(parse_json(answered.last_line())["probability"].is_number());
+  write(folder / "line", "w5 w6 w7\n");
+  const Outcome tagged = must({"predict", "--out", folder / "hub-tags", folder / "line"});
+  EXPECT_EQ(std::count(tagged.out.begin(), tagged.out.end(), ' '), 2);
+  refused({"predict", "--out", folder / "hub-spans", folder / "line"}, {"predictions are of"});
+  refused(
+      {"answer", "--out", folder / "hub-tags", "--document", folder / "text", "--question", "w5"},
+      {"answers are found"});
+}
+
 TEST_F(HubClassifier, TakesSettingsOfItsTokenizer) {
   write(folder / "lines.txt", "W5 w6\n[SEP] w5\n");
   const auto answer = [&](const std::string& settings) {

@@ -67,6 +67,15 @@ void expect_predicted(const std::vector<std::string>& options,
   }
 }
 
+TEST(Plan, FrozenParametersNeedNeitherGradientsNorStates) {
+  expect_predicted({"--freeze", "embed.*,layers.0.*"}, {"standard", "checkpoint"});
+  expect_predicted({"--train", "*.bias", "--rates", "*=2"}, {"lean"});
+}
+
+TEST(Plan, AveragesOfWeightsAreCounted) {
+  expect_predicted({"--average", "0.9"}, {"standard", "checkpoint"});
+}
+
 TEST(Plan, ARunNeedsWhatWasPredicted) {
   expect_predicted({}, {"standard", "checkpoint", "reversible"});
 }

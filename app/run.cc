@@ -31,6 +31,12 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
           "got given, whose blocks a program sets; expected uniform or first_1024");
 }
 
+std::optional<WeightAverage> average_of(const RunConfig& c, const Optimizer& optimizer) {
+  std::optional<WeightAverage> average;
+  if (c.optimizer.average > 0) average.emplace(optimizer.parameters(), c.optimizer.average);
+  return average;
+}
+
 void read_average(const std::string& checkpoint, const TensorList& parameters) {
   TensorList averages;
   const TensorHeader header = read_optimizer_header(checkpoint);

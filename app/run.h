@@ -15,6 +15,7 @@
 #include "models/model.h"
 #include "train/loss_unit.h"
 #include "train/optimizer.h"
+#include "train/weight_average.h"
 
 namespace longspan {
 
@@ -44,6 +45,9 @@ struct TrainingRun {
 };
 
 /// Builds the optimizer that a configuration names.
+/// Returns the moving average of the weights that a configuration asks for.
+std::optional<WeightAverage> average_of(const RunConfig& config, const Optimizer& optimizer);
+
 /// Reads the average of the weights (RunConfig::Optimizer::average) into the parameters of a
 /// checkpoint. Throws IoError.
 void read_average(const std::string& checkpoint, const TensorList& parameters);

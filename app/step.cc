@@ -122,10 +122,8 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   const std::unique_ptr<LanguageModel> model =
       c.model->build(Init{Generator{c.seed}.fork("init"), device});
   require_length(c, *model);
-  const std::unique_ptr<Optimizer> optimizer =
-      make_optimizer(c.optimizer, named_parameters(*model));
-  std::optional<WeightAverage> average;
-  if (c.optimizer.average > 0) average.emplace(optimizer->parameters(), c.optimizer.average);
+  const auto optimizer = make_optimizer(c.optimizer, named_parameters(*model));
+  std::optional<WeightAverage> average = average_of(c, *optimizer);
   HeldByPass held;
   std::vector<Statistics> statistics;
   // As in training steps: the memories of all batches are replaced together, after the update. Of
@@ -171,8 +169,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
-  if (inspect) trace.emplace(device);
-  options.trace = trace ? &*trace : nullptr;
+  if (inspect) options.trace = &trace.emplace(device);
   StepMemory m = measure_step(device, *optimizer, forward, options);
   if (graph) {
     m.hold(Category::memory, 2 * kept);  // what the recording reads, copies of its results
@@ -190,8 +187,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
     return beside + measure_peak(device, base, work);
   };
   m.evaluation_peak = peak_of([&] {
-    std::optional<WeightAverage::Instead> instead;
-    if (average) instead.emplace(*average);
+    const WeightAverage::Instead instead(average);
     validate_on(*model, c, device);
   });
   m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });

@@ -157,7 +157,7 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   data->prepare();
   state = named_state(*run.model);
   optimizer = make_optimizer(c.optimizer, named_parameters(*run.model));
-  if (c.optimizer.average > 0) average.emplace(optimizer->parameters(), c.optimizer.average);
+  average = average_of(c, *optimizer);
   if (data->streams()) memories = empty_memories(*run.model, c.accumulate, c.batch);
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
@@ -575,16 +575,16 @@ void Training::validate() {
   if (valid_step_ == at_.step || to_validate_ == 0) return;
   at_.see(tracker_.peak());
   Members figures;
-  std::optional<WeightAverage::Instead> instead;
-  if (p_.average) instead.emplace(*p_.average);
-  if (c_.best_by.empty()) {
-    valid_ = p_.data->bits("valid");
-  } else {
-    TaskData::Evaluation all = p_.data->evaluate("valid");
-    valid_ = all.bits;
-    figures = std::move(all.report.figures);
+  {
+    const WeightAverage::Instead instead(p_.average);
+    if (c_.best_by.empty()) {
+      valid_ = p_.data->bits("valid");
+    } else {
+      TaskData::Evaluation all = p_.data->evaluate("valid");
+      valid_ = all.bits;
+      figures = std::move(all.report.figures);
+    }
   }
-  instead.reset();
   tracker_.reset_peak();
   valid_step_ = at_.step;
   const double score = c_.best_by.empty() ? valid_ : score_of(figures, c_.best_by);

@@ -61,8 +61,12 @@ void WeightAverage::exchange() {
   }
 }
 
-WeightAverage::Instead::Instead(WeightAverage& average) : average_(average) { average_.exchange(); }
+WeightAverage::Instead::Instead(std::optional<WeightAverage>& average) : average_(average) {
+  if (average_) average_->exchange();
+}
 
-WeightAverage::Instead::~Instead() { average_.exchange(); }
+WeightAverage::Instead::~Instead() {
+  if (average_) average_->exchange();
+}
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/named_tensor.h"
@@ -22,17 +23,17 @@ class WeightAverage {
   /// "NAME.average", sharing storage with the average, so that loading into them restores it.
   TensorList state() const;
 
-  /// Puts the average in the parameters' places as long as it lives. The scratch memory is that of
-  /// the largest parameter.
+  /// Puts the average, if there is one, in the parameters' places as long as it lives. The scratch
+  /// memory is that of the largest parameter.
   class Instead {
    public:
-    explicit Instead(WeightAverage& average);
+    explicit Instead(std::optional<WeightAverage>& average);
     ~Instead();
     Instead(const Instead&) = delete;
     Instead& operator=(const Instead&) = delete;
 
    private:
-    WeightAverage& average_;
+    std::optional<WeightAverage>& average_;
   };
 
   /// What the name of a parameter is followed by.

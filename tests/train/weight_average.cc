@@ -44,16 +44,18 @@ TEST_F(WeightAverages, FollowTheParameters) {
 }
 
 TEST_F(WeightAverages, StandInForThemAndGoBack) {
-  WeightAverage average(parameters, 0.5);
+  std::optional<WeightAverage> average;
+  { const WeightAverage::Instead none(average); }
+  average.emplace(parameters, 0.5);
   set(5, 6);
   {
     const WeightAverage::Instead instead(average);
     EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{1, -2}));
   }
   EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{5, 6}));
-  EXPECT_EQ(average.state()[0].tensor.to_vector<float>(), (std::vector<float>{1, -2}));
-  average.restart();
-  EXPECT_EQ(average.state()[0].tensor.to_vector<float>(), (std::vector<float>{5, 6}));
+  EXPECT_EQ(average->state()[0].tensor.to_vector<float>(), (std::vector<float>{1, -2}));
+  average->restart();
+  EXPECT_EQ(average->state()[0].tensor.to_vector<float>(), (std::vector<float>{5, 6}));
 }
 
 TEST_F(WeightAverages, AreAStateOfTheOptimizerAndAllocateNothingMore) {

@@ -12,6 +12,7 @@
 #include "data/io/files.h"
 #include "data/unicode/unicode.h"
 #include "train/log.h"
+#include "train/plot.h"
 
 namespace longspan {
 namespace {
@@ -131,6 +132,34 @@ std::string to_csv(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+/// Draws how often each class was predicted for each label, if there are classes, as shares of the
+/// labels.
+void draw_confusions(const TaskData::Report& report, const std::string& out,
+                     const std::string& part) {
+  const size_t count = report.classes.size();
+  if (count < 2) return;
+  HeatMap map{.title = fmt::format("{}: what was predicted", part),
+              .x_label = "predicted",
+              .y_label = "label",
+              .rows = static_cast<int64_t>(count),
+              .columns = static_cast<int64_t>(count),
+              .row_labels = report.classes,
+              .column_labels = report.classes,
+              .low = 0,
+              .high = 1};
+  for (size_t label = 0; label < count; ++label) {
+    const auto row = report.confusions.begin() + static_cast<std::ptrdiff_t>(label * count);
+    const double all = std::accumulate(row, row + static_cast<std::ptrdiff_t>(count), 0.0);
+    for (size_t c = 0; c < count; ++c) {
+      map.values.push_back(all > 0 ? row[static_cast<std::ptrdiff_t>(c)] / all : std::nan(""));
+    }
+  }
+  make_folders(out + "/pictures", "eval");
+  const std::string path = fmt::format("{}/pictures/confusions-{}.png", out, part);
+  write_heat_map(path, map);
+  std::fprintf(stderr, "%s\n", Error(path).what());
+}
+
 /// Returns advice about an empty split.
 std::string why_empty(const RunConfig& config, const TaskData& task_data) {
   const std::string_view split = config.split.empty() ? config.of_task->set().split : config.split;
@@ -200,6 +229,7 @@ int eval_command(int argc, const char* const* argv) {
     for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
   }
+  if (!trained.is_hub) draw_confusions(report, run.out, part);
   if (!predictions.empty()) replace_file(predictions, to_csv(report.rows), "eval");
   finish_evaluation(trained.is_hub ? "" : run.out, figures);
   return 0;

@@ -1,12 +1,17 @@
 #include "app/start.h"
 
+#include <algorithm>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "app/make_config.h"
 #include "app/run_folder.h"
 #include "core/error.h"
+#include "core/kernels/copy.h"
 #include "hub/folder.h"
+#include "ops/copy.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -45,6 +50,40 @@ void require_tokens_of(const RunConfig& config, const RunConfig& there, const Js
           text(here), from, text(others));
 }
 
+/// Reads what a folder without a head has of the head for the run's task: the pooler, which a class
+/// for classes goes on with. Removes the names of what was read from `drawn`.
+void read_pooler(const TrainingRun& run, const HubFolder& folder, std::vector<std::string>& drawn) {
+  const HubTask own = folder.head->task;
+  const std::optional<HubTask> wanted = run.config.of_task->hub_task();
+  if (!wanted || (own != HubTask::hidden && own != HubTask::masked_token)) return;
+  const HubFolder headed = with_hub_head(folder, *wanted);
+  if (headed.head->task != *wanted) return;
+  const std::unique_ptr<LanguageModel> other = headed.spec()->build(Init{});
+  const HubTensors tensors = load_hub_weights(headed, *other);
+  std::set<const void*> missing;
+  const std::string_view prefix = headed.format().prefix;
+  for (const NamedTensor& t : hub_named(headed, *other)) {
+    std::string_view name = t.name;
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+    if (std::find(tensors.drawn.begin(), tensors.drawn.end(), name) != tensors.drawn.end()) {
+      missing.insert(t.tensor.view().data);
+    }
+  }
+  const TensorList there = named_parameters(*other);
+  for (const NamedTensor& p : named_parameters(*run.model)) {
+    const auto at = std::find(drawn.begin(), drawn.end(), p.name);
+    const auto from = std::find_if(there.begin(), there.end(),
+                                   [&](const NamedTensor& t) { return t.name == p.name; });
+    if (at == drawn.end() || from == there.end()) continue;
+    if (missing.contains(from->tensor.view().data)) continue;
+    if (from->tensor.shape() != p.tensor.shape()) continue;
+    const Tensor value = cast(to_device(from->tensor.detach(), run.device), p.tensor.dtype());
+    Tensor to = p.tensor;
+    kernels::copy(run.device, contiguous(value).view(), to.mut());
+    drawn.erase(at);
+  }
+}
+
 /// Does the same with a hub folder. Returns the names of new heads.
 std::vector<std::string> start_from_hub(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
@@ -54,12 +93,22 @@ std::vector<std::string> start_from_hub(const TrainingRun& run) {
   const std::unique_ptr<LanguageModel> other = spec->build(Init{.device = run.device});
   load_hub_weights(folder, *other);
   try {
-    return start_from(*run.model, *other, position_offset(*run.config.model), start.positions);
+    std::vector<std::string> drawn =
+        start_from(*run.model, *other, position_offset(*run.config.model), start.positions);
+    read_pooler(run, folder, drawn);
+    return drawn;
   } catch (const OutOfMemory&) {
     throw;
   } catch (const Error& e) {
-    fail("--from", "{} cannot start from {}, a {}: {}", run.config.model_name, start.from,
-         folder.type->name, e.what());
+    const bool classes = folder.head->task == HubTask::classes ||
+                         folder.head->task == HubTask::tags || folder.head->task == HubTask::choice;
+    fail("--from", "{} cannot start from {}, a {}: {}{}", run.config.model_name, start.from,
+         folder.type->name, e.what(),
+         classes && std::string_view(e.what()).find("classifier") != std::string::npos
+             ? "; a folder with classes goes on with the same ones: expected its labels, or a "
+               "folder "
+               "without such a head"
+             : "");
   }
 }
 

@@ -38,5 +38,5 @@ install(FILES ${PROJECT_BINARY_DIR}/LongspanConfig.cmake ${PROJECT_BINARY_DIR}/L
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)
 install(EXPORT LongspanTargets NAMESPACE longspan:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES examples/custom_layer.h examples/custom_model.cc examples/custom_program.cc examples/custom_task.cc
-        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES examples/custom/custom_layer.h examples/custom/custom_model.cc examples/custom/custom_program.cc examples/custom/custom_task.cc
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/custom)

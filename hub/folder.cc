@@ -275,4 +275,44 @@ HubFolder hub_folder_of_members(const Json& given, const std::string& path) {
   return folder;
 }
 
+HubFolder with_hub_head(const HubFolder& folder, HubTask head) {
+  if (folder.head->task == head) return folder;
+  for (const HubArchitecture& c : folder.type->classes) {
+    if (c.task != head || !c.without.empty()) continue;
+    Members members;
+    for (const JsonMember& m : folder.members.object()) {
+      if (m.name != "architectures") members.push_back(m);
+    }
+    const std::string name = fmt::format("{}{}", folder.type->class_name, c.name);
+    members.emplace_back("architectures", Json::Array{Json(name)});
+    return hub_folder_of_members(Json(std::move(members)), folder.path);
+  }
+  return folder;
+}
+
+LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> head,
+                                int64_t outputs, Generator gen) {
+  LoadedHubFolder loaded;
+  loaded.folder = read_hub_folder(path);
+  if (head) {
+    loaded.folder = with_hub_head(loaded.folder, *head);
+    require(loaded.folder.head->task == *head, kOp,
+            "{}: no class of {} that is read here has this head", path, loaded.folder.type->name);
+  }
+  if (head && (*head == HubTask::classes || *head == HubTask::tags) && outputs > 0) {
+    Members fields;
+    const char* const count = *head == HubTask::classes ? "classes" : "tags";
+    for (const JsonMember& m : loaded.folder.fields.object()) {
+      fields.emplace_back(m.name, m.name == count ? Json(outputs) : m.value);
+    }
+    loaded.folder.fields = Json(std::move(fields));
+    loaded.folder.labels.clear();
+  }
+  loaded.spec = loaded.folder.spec();
+  check_hub_shapes(loaded.folder, *loaded.spec);
+  loaded.model = loaded.spec->build(Init{.gen = gen});
+  loaded.tensors = load_hub_weights(loaded.folder, *loaded.model);
+  return loaded;
+}
+
 }  // namespace longspan

@@ -7,8 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/generator.h"
 #include "core/named_tensor.h"
 #include "hub/type.h"
+#include "models/model.h"
 #include "models/model_spec.h"
 
 namespace longspan {
@@ -60,6 +62,23 @@ struct HubTensors {
 /// their values. Throws IoError that lists every missing, unknown and mis-shaped tensor, before a
 /// parameter changes.
 HubTensors load_hub_weights(const HubFolder& folder, Module& model);
+
+/// A folder and its model with the weights of the folder.
+struct LoadedHubFolder {
+  HubFolder folder;
+  std::unique_ptr<ModelSpec> spec;
+  std::unique_ptr<LanguageModel> model;
+  HubTensors tensors;
+};
+/// Reads a folder, builds its model and loads the weights. `head`: a class of the type with this
+/// head and so many outputs instead of the folder's own; what the folder lacks of it is drawn with
+/// `gen`. Throws as read_hub_folder(), check_hub_shapes() and load_hub_weights() do, and ValueError
+/// if the type has no class with that head.
+LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> head = {},
+                                int64_t outputs = 0, Generator gen = Generator{1});
+
+/// Returns a folder as that of the class of its type with another head; if there is none, as it is.
+HubFolder with_hub_head(const HubFolder& folder, HubTask head);
 
 /// Compares the header of a folder's weights with the shapes of a model, before one is built.
 /// Throws IoError that lists the tensors of other shapes and the members of config.json that say

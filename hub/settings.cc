@@ -1,7 +1,5 @@
 #include "hub/settings.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -49,23 +47,6 @@ Settings model_of(const HubFolder& folder, bool with_heads) {
   return settings;
 }
 
-/// Returns a folder as that of the class of its type with a head for `task`; if there is none, as
-/// it is.
-HubFolder with_head(const HubFolder& folder, HubTask task) {
-  if (folder.head->task == task) return folder;
-  for (const HubArchitecture& c : folder.type->classes) {
-    if (c.task != task || !c.without.empty()) continue;
-    Members members;
-    for (const JsonMember& m : folder.members.object()) {
-      if (m.name != "architectures") members.push_back(m);
-    }
-    const std::string name = fmt::format("{}{}", folder.type->class_name, c.name);
-    members.emplace_back("architectures", Json::Array{Json(name)});
-    return hub_folder_of_members(Json(std::move(members)), folder.path);
-  }
-  return folder;
-}
-
 }  // namespace
 
 std::string hub_folder_of(const Settings& settings) {
@@ -78,7 +59,7 @@ Settings with_hub_model(const Settings& settings, std::optional<HubTask> task) {
   if (path.empty()) return settings;
   const bool model = last_setting(settings, "model.name") != nullptr;
   const HubFolder folder = read_hub_folder(path);
-  Settings all = model_of(model || !task ? folder : with_head(folder, *task), model);
+  Settings all = model_of(model || !task ? folder : with_hub_head(folder, *task), model);
   std::copy_if(settings.begin(), settings.end(), std::back_inserter(all),
                [](const Setting& s) { return s.key != "model.name"; });
   return all;

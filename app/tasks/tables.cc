@@ -15,7 +15,7 @@ namespace longspan {
 namespace {
 
 constexpr uint64_t order_of_splits = 1;  // the order in which rows are cut into splits
-constexpr size_t shown_texts = 3;
+constexpr size_t shown_texts = 3, shown_classes = 12;
 
 }  // namespace
 
@@ -76,6 +76,34 @@ void Misses::report(TaskData::Report& report) {
   std::partial_sort(misses_.begin(), misses_.begin() + static_cast<long>(shown), misses_.end(),
                     [](const Miss& a, const Miss& b) { return a.nats > b.nats; });
   for (size_t i = 0; i < shown; ++i) report.lines.push_back("furthest off: " + misses_[i].line);
+}
+
+void add_confusions(const ConfusionMatrix& matrix, const std::vector<std::string>& names,
+                    TaskData::Report& report) {
+  const auto count = static_cast<int32_t>(matrix.classes());
+  for (int32_t label = 0; label < count; ++label) {
+    for (int32_t c = 0; c < count; ++c) {
+      report.confusions.push_back(static_cast<double>(matrix(label, c)));
+    }
+  }
+  report.classes = names;
+  if (static_cast<size_t>(count) > shown_classes) return;
+  report.lines.push_back("label: predicted");
+  Json::Array rows;
+  for (int32_t label = 0; label < count; ++label) {
+    std::vector<std::string> cells;
+    Json::Array row;
+    for (int32_t c = 0; c < count; ++c) {
+      row.push_back(Json(matrix(label, c)));
+      if (matrix(label, c) > 0) {
+        cells.push_back(fmt::format("{} {}", names[static_cast<size_t>(c)], matrix(label, c)));
+      }
+    }
+    report.lines.push_back(
+        fmt::format("  {}: {}", names[static_cast<size_t>(label)], fmt::join(cells, ", ")));
+    rows.push_back(Json(std::move(row)));
+  }
+  report.figures.emplace_back("confusions", Json(std::move(rows)));
 }
 
 void add_scores(TaskData::Report& report,

@@ -16,6 +16,7 @@
 #include "data/corpus.h"
 #include "data/labelled/examples.h"
 #include "data/labelled/rows.h"
+#include "data/scores/classes.h"
 
 namespace longspan {
 
@@ -132,6 +133,11 @@ class Misses {
   };
   std::vector<Miss> misses_;
 };
+
+/// Adds a table of confusions, for the picture of it and, of few classes, in lines: for each label
+/// how often each class was predicted.
+void add_confusions(const ConfusionMatrix& matrix, const std::vector<std::string>& names,
+                    TaskData::Report& report);
 
 /// Puts figures in front of the lines of a report.
 void add_scores(TaskData::Report& report,

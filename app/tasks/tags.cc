@@ -291,6 +291,7 @@ TaskData::Evaluation TagData::evaluate(const std::string& part) const {
       std::ssize(sentences), run_.config.batch,
       [&](int64_t i) { return row_of(sentences[static_cast<size_t>(i)]); },
       [](const TextRow& row) { return row.length(); }, score);
+  add_confusions(scores.matrix, names, r);
   add_figures(scores, are_entities(names), r);
   if (unread > 0) {
     r.lines.push_back(fmt::format(

@@ -139,6 +139,10 @@ class TaskData {
     Members figures;                 ///< for evals.jsonl, by name without the split
     /// What was predicted for each sample, after a row of names; empty: it is no table.
     std::vector<std::vector<std::string>> rows = {};
+    /// How often each class was predicted for each label, row by row, and their names; for a
+    /// picture. Empty: there are no classes.
+    std::vector<double> confusions = {};
+    std::vector<std::string> classes = {};
   };
   struct Evaluation {
     double bits = 0;

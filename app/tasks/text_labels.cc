@@ -21,8 +21,6 @@
 namespace longspan {
 namespace {
 
-constexpr size_t shown_classes = 12;
-
 LabelSurvey survey_of(const TextLabelOptions& o) {
   return {.labels = Labels(o.labels), .several = o.several};
 }
@@ -42,29 +40,6 @@ const Json* find_member(const Members& members, std::string_view name) {
   const auto at = std::find_if(members.begin(), members.end(),
                                [&](const JsonMember& m) { return m.name == name; });
   return at == members.end() ? nullptr : &at->value;
-}
-
-/// A table of confusions: a row for each label, with how often each class was predicted for it.
-void add_confusions(const ConfusionMatrix& matrix, const std::vector<std::string>& names,
-                    TaskData::Report& report) {
-  const auto count = static_cast<int32_t>(matrix.classes());
-  if (static_cast<size_t>(count) > shown_classes) return;
-  report.lines.push_back("label: predicted");
-  Json::Array rows;
-  for (int32_t label = 0; label < count; ++label) {
-    std::vector<std::string> cells;
-    Json::Array row;
-    for (int32_t c = 0; c < count; ++c) {
-      row.push_back(Json(matrix(label, c)));
-      if (matrix(label, c) > 0) {
-        cells.push_back(fmt::format("{} {}", names[static_cast<size_t>(c)], matrix(label, c)));
-      }
-    }
-    report.lines.push_back(
-        fmt::format("  {}: {}", names[static_cast<size_t>(label)], fmt::join(cells, ", ")));
-    rows.push_back(Json(std::move(row)));
-  }
-  report.figures.emplace_back("confusions", Json(std::move(rows)));
 }
 
 /// Figures of one class each, in percent but for the correlation.

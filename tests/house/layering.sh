@@ -65,9 +65,10 @@ check() {
       sees["app"] = all " app app/tasks"
       sees["app/tasks"] = sees["app"]
       sees["examples"] = all " app examples"
+      sees["examples/custom"] = all " app examples/custom"
       sees["bench"] = all backends " bench"
       sees["tests"] = all backends " app app/tasks tests"
-      known = sees["tests"] " bench examples longspan.h"
+      known = sees["tests"] " bench examples examples/custom longspan.h"
     }
     function folder_of(path, parts, n) {
       n = split(path, parts, "/")

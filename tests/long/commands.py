@@ -136,8 +136,8 @@ class Page:
 
 
 def make_hub_folders(folder, build):
-    """bert-base and bert-classes: golden folders with a tokenizer of their 23 tokens; gpt2: an exported run over bytes.
-    reviews: labelled texts; lines.txt: texts."""
+    """bert-base, bert-classes, longformer-answers and led-summaries: golden folders with a tokenizer of their 23 tokens; gpt2: an exported run over bytes.
+    reviews: labelled texts; lines.txt, story.txt, questions.txt: texts."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = special + [f"w{i}" for i in range(5, 23)]
     tokenizer = {"version": "1.0", "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(special)],
@@ -146,9 +146,12 @@ def make_hub_folders(folder, build):
                  "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
                  "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
                            "vocab": {token: i for i, token in enumerate(vocabulary)}}}
-    for name, golden in (("bert-base", "bert_masked_left"), ("bert-classes", "bert_classes")):
+    for name, golden in (("bert-base", "bert_masked_left"), ("bert-classes", "bert_classes"), ("longformer-answers", "longformer_spans"),
+                         ("led-summaries", "led")):
         shutil.copytree(ROOT / "tests/oracles/hub_folders" / golden, folder / name)
         (folder / name / "tokenizer.json").write_text(json.dumps(tokenizer))
+        named = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "sep_token": "[SEP]", "eos_token": "[SEP]"}
+        (folder / name / "tokenizer_config.json").write_text(json.dumps(named))
     sizes = ["vocab=256", "d_model=16", "n_head=2", "d_ff=16", "n_layer=1"]
     for command in (["train", "--model", "transformer:gpt2", "--data", "bytes=text", "--steps", "1", "--length", "64", "--out", "made-gpt2",
                      *(word for size in sizes for word in ("--set", f"model.{size}"))], ["export", "made-gpt2", "--out", "gpt2"]):
@@ -159,6 +162,8 @@ def make_hub_folders(folder, build):
         (folder / "reviews" / f"{part}.csv").write_text("\n".join(rows) + "\n")
     (folder / "reviews.csv").write_text("\n".join(rows) + "\n")
     (folder / "lines.txt").write_text("w5 w6\nw7\n")
+    (folder / "story.txt").write_text("w5 w6 w7 w8.\n")
+    (folder / "questions.txt").write_text("w9\nw10 w11\n")
 
 
 def main():

@@ -211,6 +211,27 @@ TEST_F(HubClassifier, GetsAnyHead) {
       {"answers are found"});
 }
 
+TEST_F(HubClassifier, StartsWithThePoolerOfAFolderWithoutClasses) {
+  const std::string base = folder / "base", out = folder / "out";
+  fs::copy(golden + "bert_headless", base);
+  fs::copy(from + "/tokenizer.json", base + "/tokenizer.json");
+  write(folder / "rows.csv", "text,label\nw5,a\nw6,b\nw7,a\nw8,b\n");
+  const Outcome o = must({"train", "--from", base, "--task", "classes", "--data",
+                          "classes=" + (folder / "rows.csv"), "--split", "100/0/0", "--steps", "1",
+                          "--lr", "0", "--length", "16", "--out", folder / "run"});
+  EXPECT_NE(o.err.find("drawn anew: classifier.weight, classifier.bias"), std::string::npos)
+      << o.err;
+  must({"export", folder / "run", "--out", out});
+  const auto find = [](const TensorList& all, const std::string& name) {
+    const auto at = std::find_if(all.begin(), all.end(), [&](auto& t) { return t.name == name; });
+    return at == all.end() ? std::vector<float>{} : at->tensor.template to_vector<float>();
+  };
+  const TensorList before = read_tensors(base + "/model.safetensors"),
+                   after = read_tensors(out + "/model.safetensors");
+  EXPECT_FALSE(find(before, "pooler.dense.weight").empty());
+  EXPECT_EQ(find(before, "pooler.dense.weight"), find(after, "bert.pooler.dense.weight"));
+}
+
 TEST_F(HubClassifier, TakesSettingsOfItsTokenizer) {
   write(folder / "lines.txt", "W5 w6\n[SEP] w5\n");
   const auto answer = [&](const std::string& settings) {

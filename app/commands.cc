@@ -513,10 +513,13 @@ Trained load_hub(const std::string& out, const CommandLine& line, const CommandL
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   RunConfig config = make_config(settings);
   require_used(typed, config);
-  TrainingRun run(std::move(config), out);
+  TrainingRun run(std::move(config), out, true);
   const HubFolder folder = read_hub_folder(out);
   check_hub_shapes(folder, *run.config.model);
-  const HubTensors tensors = load_hub_weights(folder, *run.model);
+  HubTensors tensors;
+  const Init init{run.generator().fork("init"), run.device};
+  run.model.reset();
+  run.model = build_loaded(folder, *run.config.model, init, tensors);
   for (const std::string& name : tensors.drawn) {
     say(fmt::format("{} lacks {}: it is drawn", out, name));
   }
@@ -542,7 +545,7 @@ Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads)
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   RunConfig config = make_config(settings);
   require_used(typed, config);
-  TrainingRun run(std::move(config), *out);
+  TrainingRun run(std::move(config), *out, true);
   const TensorList state = named_state(*run.model);
   Json values;
   checkpoint = read_checkpoint(*out, checkpoint, step != nullptr, [&](const std::string& path) {

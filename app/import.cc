@@ -177,8 +177,8 @@ int import_command(int argc, const char* const* argv) {
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   RunConfig config = make_config(settings);
   check_hub_shapes(folder, *config.model);
-  const std::unique_ptr<LanguageModel> model = config.model->build(Init{});
-  const HubTensors tensors = load_hub_weights(folder, *model);
+  HubTensors tensors;
+  const std::unique_ptr<LanguageModel> model = build_loaded(folder, *config.model, Init{}, tensors);
 
   // A tokenizer that cannot be used is refused before anything is written.
   if (!config.tokenizer.empty()) {
@@ -228,7 +228,7 @@ int export_command(int argc, const char* const* argv) {
   const std::string name = config.model_name.substr(0, config.model_name.find(':'));
   const HubFolder folder =
       hub_folder_for(name, to_json(*config.model), description_of(out, config, line));
-  const std::unique_ptr<LanguageModel> model = config.model->build(Init{});
+  const std::unique_ptr<LanguageModel> model = config.model->build(Init{.blank = true});
   const TensorList state = named_state(*model);
   Json values;
   const std::string used =

@@ -17,12 +17,14 @@
 
 namespace longspan {
 
-TrainingRun::TrainingRun(RunConfig c, std::string folder)
+TrainingRun::TrainingRun(RunConfig c, std::string folder, bool blank)
     : config(std::move(c)), out(std::move(folder)) {
   set_process(config);
   device = parse_device(config.device);
   if (config.memory_limit.bytes > 0) set_memory_limit(device, config.memory_limit.bytes);
-  model = config.model->build(Init{generator().fork("init"), device});
+  Init init{generator().fork("init"), device};
+  init.blank = blank;
+  model = config.model->build(init);
   require_length(config, *model);
   config.of_task->require_suited(config, *model);
   const Json fields = to_json(*config.model);

@@ -33,7 +33,8 @@ struct TrainingRun {
 
   /// Builds the model and applies threads, precision, device and memory limit. Parameters are
   /// initialized from the seed.
-  TrainingRun(RunConfig config, std::string out);
+  /// `blank`: nothing is drawn, as the weights are read next (Init::blank).
+  TrainingRun(RunConfig config, std::string out, bool blank = false);
 
   Generator generator() const { return Generator{config.seed}; }
   /// Returns how many samples (segments, pairs, documents) were read before batch i of the run.

@@ -58,7 +58,7 @@ void read_pooler(const TrainingRun& run, const HubFolder& folder, std::vector<st
   if (!wanted || (own != HubTask::hidden && own != HubTask::masked_token)) return;
   const HubFolder headed = with_hub_head(folder, *wanted);
   if (headed.head->task != *wanted) return;
-  const std::unique_ptr<LanguageModel> other = headed.spec()->build(Init{});
+  const std::unique_ptr<LanguageModel> other = headed.spec()->build(Init{.blank = true});
   const HubTensors tensors = load_hub_weights(headed, *other);
   std::set<const void*> missing;
   const std::string_view prefix = headed.format().prefix;
@@ -90,8 +90,9 @@ std::vector<std::string> start_from_hub(const TrainingRun& run) {
   const HubFolder folder = read_hub_folder(start.from);
   const std::unique_ptr<ModelSpec> spec = folder.spec();
   check_hub_shapes(folder, *spec);
-  const std::unique_ptr<LanguageModel> other = spec->build(Init{.device = run.device});
-  load_hub_weights(folder, *other);
+  HubTensors tensors;
+  const std::unique_ptr<LanguageModel> other =
+      build_loaded(folder, *spec, Init{.device = run.device}, tensors);
   try {
     std::vector<std::string> drawn =
         start_from(*run.model, *other, position_offset(*run.config.model), start.positions);
@@ -129,7 +130,8 @@ Started start_from_run(const TrainingRun& run) {
   require(position_offset(*there.model) == offset, "model.position_offset",
           "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),
           start.from);
-  const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
+  const std::unique_ptr<LanguageModel> other =
+      there.model->build(Init{.device = run.device, .blank = true});
   const TensorList state = named_state(*other);
   checkpoint = read_checkpoint(start.from, checkpoint, false, [&](const std::string& path) {
     values = read_parameters(path, state);

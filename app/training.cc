@@ -150,7 +150,7 @@ std::string nonfinite_text(double value) {
 Prepared::Prepared(Beginning from, TrainingPlan plan)
     : beginning(std::move(from)),
       remark(std::move(plan.remark)),
-      run(std::move(plan.config), beginning.out),
+      run(std::move(plan.config), beginning.out, continues()),
       data(open_task_data(run)),
       loss_scale(make_loss_scale(run.config)) {
   const RunConfig& c = run.config;

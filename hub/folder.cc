@@ -290,6 +290,19 @@ HubFolder with_hub_head(const HubFolder& folder, HubTask head) {
   return folder;
 }
 
+std::unique_ptr<LanguageModel> build_loaded(const HubFolder& folder, const ModelSpec& spec,
+                                            const Init& init, HubTensors& tensors) {
+  Init blank = init;
+  blank.blank = true;
+  std::unique_ptr<LanguageModel> model = spec.build(blank);
+  tensors = load_hub_weights(folder, *model);
+  if (tensors.drawn.empty()) return model;
+  model.reset();
+  model = spec.build(init);
+  tensors = load_hub_weights(folder, *model);
+  return model;
+}
+
 LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> head,
                                 int64_t outputs, Generator gen) {
   LoadedHubFolder loaded;
@@ -310,8 +323,7 @@ LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> 
   }
   loaded.spec = loaded.folder.spec();
   check_hub_shapes(loaded.folder, *loaded.spec);
-  loaded.model = loaded.spec->build(Init{.gen = gen});
-  loaded.tensors = load_hub_weights(loaded.folder, *loaded.model);
+  loaded.model = build_loaded(loaded.folder, *loaded.spec, Init{.gen = gen}, loaded.tensors);
   return loaded;
 }
 

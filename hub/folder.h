@@ -77,6 +77,11 @@ struct LoadedHubFolder {
 LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> head = {},
                                 int64_t outputs = 0, Generator gen = Generator{1});
 
+/// Builds a model of a folder and loads its weights. `init` draws what the folder lacks; without
+/// such parameters nothing is drawn. Throws as load_hub_weights().
+std::unique_ptr<LanguageModel> build_loaded(const HubFolder& folder, const ModelSpec& spec,
+                                            const Init& init, HubTensors& tensors);
+
 /// Returns a folder as that of the class of its type with another head; if there is none, as it is.
 HubFolder with_hub_head(const HubFolder& folder, HubTask head);
 

@@ -21,6 +21,8 @@ double xavier_bound(const Shape& shape, double gain) {
 }
 
 Tensor draw(const Shape& shape, const Scheme& s, const Init& init) {
+  const bool drawn = s.kind != Scheme::Kind::zeros && s.kind != Scheme::Kind::constant;
+  if (init.blank && drawn) return Tensor::zeros(shape, init.dtype, init.device);
   switch (s.kind) {
     case Scheme::Kind::zeros:
       return Tensor::zeros(shape, init.dtype, init.device);

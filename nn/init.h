@@ -58,13 +58,16 @@ struct Init {
   /// memory.
   bool meta = false;
   std::string path = {};  ///< the labels so far, joined by dots, for error messages
+  /// Nothing is drawn, and parameters are 0 where something would be: for models whose weights are
+  /// read right after they are built.
+  bool blank = false;
 
   Init at(std::string_view label) const {
-    return {gen.fork(label), device, dtype, meta, path_to(label)};
+    return {gen.fork(label), device, dtype, meta, path_to(label), blank};
   }
   Init at(int64_t label) const {
     return {gen.fork(static_cast<uint64_t>(label)), device, dtype, meta,
-            path_to(std::to_string(label))};
+            path_to(std::to_string(label)),         blank};
   }
 
   /// Throws ShapeError if the scheme needs a matrix and the shape is not one.

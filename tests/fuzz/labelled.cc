@@ -2,6 +2,7 @@
 // the format and the task.
 
 #include "data/labelled/examples.h"
+#include "data/labelled/rows.h"
 
 #include <filesystem>
 
@@ -29,11 +30,27 @@ void read_all_tags(const TableSource& source) {
   }
 }
 
+/// Windows have all tokens of the text, and no more than they may.
+void make_windows(const Question& question) {
+  static const RowMaker maker("bytes", true);
+  constexpr int64_t most = 24;
+  const QuestionRow row = maker.question(question.text, question.context, most, 8, 12);
+  check(!row.windows.empty());
+  int64_t end = 0;
+  for (const SpanWindow& w : row.windows) {
+    check(w.first <= end && std::ssize(w.tokens) <= most && w.tokens.size() == w.types.size());
+    end = w.first + w.count;
+    answers_in(w, row.pieces, question.answers);
+  }
+  check(end == std::ssize(row.pieces));
+}
+
 void read_all_questions(const TableSource& source) {
   for (const LabelledQuestion& row : read_questions(source).rows) {
     for (const Answer& a : row.question.answers) {
       check(row.question.context.substr(static_cast<size_t>(a.begin)).starts_with(a.text));
     }
+    if (row.question.context.size() < 4096) make_windows(row.question);
   }
 }
 

@@ -162,6 +162,10 @@ void draw_confusions(const TaskData::Report& report, const std::string& out,
 
 /// Returns advice about an empty split.
 std::string why_empty(const RunConfig& config, const TaskData& task_data) {
+  if (config.of_task->set().kind == DataKind::tables) {
+    return ": no file is for it, or no row of a single file is left for it; --split 0/0/100 scores "
+           "all rows of a file as --part test";
+  }
   const std::string_view split = config.split.empty() ? config.of_task->set().split : config.split;
   if (!split.empty()) return fmt::format(" with --split {}", split);
   std::string others;

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/run_folder.h"
 #include "core/error.h"
 #include "data/corpus.h"
 #include "data/io/files.h"
 #include "data/labelled/table.h"
 #include "data/tokenizers/hub_processor.h"
+#include "hub/generation.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 
@@ -85,6 +87,15 @@ void write_summary(const Trained& trained, const CommandLine& line, const Option
   for (const std::string& sentence : task_data->answer(text, search)) std::puts(sentence.c_str());
 }
 
+/// The token that ends a text: the task's, or that of the folder that the run comes from; -1: none.
+int64_t end_of(const TrainingRun& run) {
+  const int64_t end = run.config.of_task->end_token(run.config);
+  const std::string folder = end < 0 ? hub_origin_of(run.out) : "";
+  if (folder.empty()) return end;
+  const std::optional<int64_t> found = read_hub_generation(read_hub_folder(folder)).end;
+  return found && *found < run.model->vocab() ? *found : -1;
+}
+
 /// The text of tokens; ids beyond the tokenizer's vocabulary, and the one that ends a text, have
 /// none.
 std::string text_of(std::span<const int64_t> ids, const Tokenizer& tokenizer, int64_t end) {
@@ -143,7 +154,7 @@ void go_on(const Trained& trained, const Options& o, std::optional<BeamSearch> s
   const TrainingRun& run = trained.run;
   const std::shared_ptr<const Tokenizer> tokenizer = text_tokenizer(run.config);
   const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
-  const int64_t end = run.config.of_task->end_token(run.config);
+  const int64_t end = end_of(run);
   if (!search || o.tokens == 0) {
     const Tensor start = Tensor::from(prompt, {1, std::ssize(prompt)}, run.device);
     draw_one(*run.model, *tokenizer, o, prompt, start, end);
@@ -188,7 +199,7 @@ void go_on_from_file(const Trained& trained, const std::string& path, const Opti
                      std::optional<BeamSearch> search, bool json) {
   const TrainingRun& run = trained.run;
   const std::shared_ptr<const Tokenizer> tokenizer = text_tokenizer(run.config);
-  const int64_t end = run.config.of_task->end_token(run.config);
+  const int64_t end = end_of(run);
   if (search) search->end = end;
   const std::vector<std::string> texts = prompts_of(path);
   std::vector<std::vector<int32_t>> prompts;
@@ -291,6 +302,7 @@ int generate_command(int argc, const char* const* argv) {
   set_fields(o, sample_settings);
   check_ranges(o);
   require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
+  const bool usual_length = last_setting(typed.settings, "sample.tokens") == nullptr;
   require(o.top_p > 0, "--top-p", "got {}; expected above 0, to 1", o.top_p);
   if (const std::string* part = line.value("--part")) part_index(*part);
 
@@ -305,6 +317,8 @@ int generate_command(int argc, const char* const* argv) {
     write_summary(trained, line, o, search);
   } else {
     const std::optional<BeamSearch> how = search_of_decoder(typed, o, search);
+    // A search stays within what the model reads at once.
+    if (how && usual_length) o.tokens = std::min(o.tokens, trained.run.model->max_length() / 2);
     const std::string* const prompts = line.value("--prompts");
     const Setting* const prompt = last_setting(typed.settings, "sample.prompt");
     require(prompts == nullptr || prompt == nullptr, "--prompts",

@@ -103,6 +103,11 @@ HubDescription description_of(const std::string& out, const RunConfig& config,
   }
   if (const std::string* type = line.value("--type")) d.type = *type;
   d.task = config.of_task->hub_task();
+  const bool number = config.of_task->problem_type() == "regression";
+  if (number && (d.problem_type.empty() ? d.labels.size() != 1 : d.problem_type != "regression")) {
+    d.problem_type = "regression";
+    d.labels.clear();
+  }
   if (const std::vector<std::string> names = config.of_task->label_names(); !names.empty()) {
     // A folder that does not name its problem and has the same labels goes out as it came in.
     const bool as_it_was = d.problem_type.empty() && d.labels == names;
@@ -177,6 +182,13 @@ int import_command(int argc, const char* const* argv) {
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   RunConfig config = make_config(settings);
   check_hub_shapes(folder, *config.model);
+  if (last_setting(line.settings, "task") != nullptr) {
+    const auto blank = config.model->build(Init{.meta = true});
+    require(config.of_task->suits(*blank), "--task",
+            "{} has no head for {}, and an import makes none: leave it out, and train with --from "
+            "{} --task {}",
+            from, config.task, from, config.task);
+  }
   HubTensors tensors;
   const std::unique_ptr<LanguageModel> model = build_loaded(folder, *config.model, Init{}, tensors);
 

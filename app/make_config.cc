@@ -8,6 +8,7 @@
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/corpus.h"
+#include "data/io/files.h"
 #include "hub/folder.h"
 #include "hub/settings.h"
 #include "nn/axial.h"
@@ -172,13 +173,55 @@ auto said_of(const Setting* setting, auto&& f) {
 
 }  // namespace
 
+namespace {
+
+/// Returns the run that settings take their model from: that of --from, without a --model. Throws
+/// IoError if there is no such folder.
+std::string run_of_model(const Settings& settings) {
+  if (last_setting(settings, "model.name") != nullptr || !hub_folder_of(settings).empty())
+    return {};
+  const Setting* from = last_setting(settings, "start.from");
+  if (from == nullptr || !from->value.is_string() || from->value.string().empty()) return {};
+  const std::string& path = from->value.string();
+  require<IoError>(kind_of_path(path, "--from") == PathKind::folder, "--from",
+                   "there is no folder {}; expected a run, or a folder of the package transformers "
+                   "on this disk: nothing is downloaded",
+                   path);
+  require<IoError>(kind_of_path(path + "/config.toml", "--from") == PathKind::file, "--from",
+                   "{} is no run and no folder of the package transformers: it has neither "
+                   "config.toml nor config.json",
+                   path);
+  return path;
+}
+
+/// Returns settings with the model and the tokenizer of a run before all others. `headed`: what the
+/// run says of heads is left out, as a task asks for one.
+Settings with_model_of_run(const Settings& settings, const std::string& run, bool headed) {
+  Settings all;
+  for (const Setting& s : read_toml(run + "/config.toml")) {
+    const bool of_model = s.key.starts_with("model.");
+    if (!of_model && s.key != "tokenizer") continue;
+    if (of_model && headed && is_head_field(s.key.substr(6))) continue;
+    all.push_back(s);
+  }
+  all.insert(all.end(), settings.begin(), settings.end());
+  return all;
+}
+
+}  // namespace
+
 RunConfig make_config(const Settings& given) {
   const Setting* asked = last_setting(given, "task");
   const bool named = asked != nullptr && asked->value.is_string();
   const std::unique_ptr<Task> first =
       named ? said_of(asked, [&] { return make_task(asked->value.string()); }) : nullptr;
-  const Settings settings =
-      with_hub_model(given, first != nullptr ? first->hub_task() : std::nullopt);
+  const std::optional<HubTask> head = first != nullptr ? first->hub_task() : std::nullopt;
+  const std::string run = run_of_model(given);
+  Settings settings =
+      run.empty() ? with_hub_model(given, head) : with_model_of_run(given, run, head.has_value());
+  if (first != nullptr && !first->takes_tokenizer() && !run.empty()) {
+    std::erase_if(settings, [](const Setting& s) { return s.key == "tokenizer" && !s.text; });
+  }
   const std::string hub = hub_folder_of(given);
   const bool fine_tuned = !hub.empty() && last_setting(given, "model.name") == nullptr;
   RunConfig c;
@@ -191,7 +234,7 @@ RunConfig make_config(const Settings& given) {
   }
   c.model = said_of(name, [&] { return find_model(c.model_name); });
   set_defaults(c);
-  if (fine_tuned) set_fine_tuning(c);
+  if (fine_tuned || (!run.empty() && head)) set_fine_tuning(c);
   const Setting* task = last_setting(settings, "task");
   if (task != nullptr && task->value.is_string()) c.task = task->value.string();
   c.of_task = said_of(task, [&] { return make_task(c.task); });
@@ -224,12 +267,17 @@ RunConfig make_config(const Settings& given) {
 
 std::string fill_sizes(RunConfig& c, const Settings& settings) {
   const bool hub = !hub_folder_of(settings).empty();
-  if (!c.start.from.empty() && !hub) return {};  // sizes are those of the other run
+  const bool taken = !run_of_model(settings).empty();
+  if (!c.start.from.empty() && !hub && !taken) return {};  // sizes are those of the other run
   TaskSizes sizes;
+  // Whoever builds the model or opens the data says what is wrong.
   try {
     c.of_task->settle(c);
+  } catch (const Error&) {
+  }
+  try {
     sizes = c.of_task->sizes(c, *c.model->build(Init{.meta = true}));
-  } catch (const Error&) {  // whoever builds the model or opens the data says what is wrong
+  } catch (const Error&) {
     return {};
   }
   const Json fields = to_json(*c.model);
@@ -243,7 +291,8 @@ std::string fill_sizes(RunConfig& c, const Settings& settings) {
     remark += fmt::format("{}model.{} = {}: {}", remark.empty() ? "" : "\n", field,
                           to_string(value), why);
   };
-  if (hub && (sizes.classes > 0 || sizes.tags > 0 || !sizes.head.empty())) {  // it has another head
+  if ((hub || taken) &&
+      (sizes.classes > 0 || sizes.tags > 0 || !sizes.head.empty())) {  // it has another head
     fill(
         "mlm_head", [](const Json& now) { return now == Json(true); }, Json(false),
         fmt::format("{} trains another head", c.task));

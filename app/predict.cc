@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/stories.h"
+#include "data/labelled/table.h"
 #include "data/sequence_pairs.h"
 #include "data/tokenizers/hub_processor.h"
 
@@ -75,6 +76,20 @@ void print_heading(const std::vector<std::string>& paths, const std::string& pat
   if (paths.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
 }
 
+void print_summary(const std::string& path, const std::vector<std::string>& written, bool headed,
+                   bool json) {
+  if (json) {
+    const Members row{
+        {"file", with_replacement_characters(path)},
+        {"summary", with_replacement_characters(fmt::format("{}", fmt::join(written, "\n")))}};
+    std::puts(to_string(Json(row)).c_str());
+  } else {
+    if (headed) std::puts(fmt::format("== {} ==", path).c_str());
+    for (const std::string& sentence : written) std::puts(sentence.c_str());
+  }
+  std::fflush(stdout);
+}
+
 /// Prints what an encoder-decoder writes of texts.
 void write_summaries(const TrainingRun& run, const std::vector<std::string>& paths,
                      const BeamSearch& search, bool json) {
@@ -84,20 +99,16 @@ void write_summaries(const TrainingRun& run, const std::vector<std::string>& pat
   for (const std::string& path : paths) {
     const std::string read = read_input(path, "summarise");
     const std::string all(without_byte_order_mark(read));
+    if (path != "-" && table_format(path)) {
+      for (const std::string& document : run.config.of_task->inputs_of(path)) {
+        print_summary(path, data->answer(document, search), paths.size() > 1, json);
+      }
+      continue;
+    }
     std::string text = path.ends_with(".story") ? article_text(read_story(all, path)) : all;
     // The sentences of documents are joined by spaces; those of tables are as they are.
     if (run.config.of_task->set().kind == DataKind::documents) text = one_line(text);
-    const std::vector<std::string> written = data->answer(text, search);
-    if (json) {
-      const Members row{
-          {"file", with_replacement_characters(path)},
-          {"summary", with_replacement_characters(fmt::format("{}", fmt::join(written, "\n")))}};
-      std::puts(to_string(Json(row)).c_str());
-    } else {
-      print_heading(paths, path);
-      for (const std::string& sentence : written) std::puts(sentence.c_str());
-    }
-    std::fflush(stdout);
+    print_summary(path, data->answer(text, search), paths.size() > 1, json);
   }
 }
 
@@ -111,13 +122,19 @@ int predict_command(int argc, const char* const* argv) {
   CommandLine line = read_command_line(
       argc, argv, own,
       "longspan predict --out DIR FILE: a label and its probability for each line of a file, or a "
-      "number; - is standard input. A line of a pair has a tab between its texts.",
+      "number; - is standard input. A line of a pair has a tab between its texts. Of a table "
+      "(.csv, "
+      ".tsv, .json, .jsonl) it takes the rows.",
       1);
   require(line.others.size() == 1, "predict",
           "got no text; expected a file with a text on each line, or - for standard input");
   const bool json = is_on(line, "--json");
   const Trained trained = load_run(line, line, Reads::tokens);
-  const std::vector<std::string> lines = lines_of(read_input(line.others[0], "predict"));
+  const std::string& file = line.others[0];
+  const Task& task = *trained.run.config.of_task;
+  const bool table = file != "-" && table_format(file).has_value();
+  const std::vector<std::string> lines =
+      table ? task.inputs_of(file) : lines_of(read_input(file, "predict"));
   const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
   constexpr size_t together = 256;
   for (size_t begin = 0; begin < lines.size(); begin += together) {

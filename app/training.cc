@@ -384,6 +384,11 @@ void Training::say_beginning() {
   say(fmt::format("{}: {} parameters{}, {} {} to train on, {} to validate", c_.model_name, all,
                   chosen ? fmt::format(", {} of them trained", trained) : "",
                   p_.data->size("train"), p_.data->items(), to_validate_));
+  if (c_.of_task->set().kind == DataKind::tables && c_.steps > 0) {
+    const double read = static_cast<double>(c_.steps * c_.batch * c_.accumulate);
+    say(fmt::format("{} steps of {} rows: {:.1f} times the training data, --steps", c_.steps,
+                    c_.batch * c_.accumulate, read / static_cast<double>(p_.data->size("train"))));
+  }
   if (c_.matmul_library == MatmulLibrary::openblas) {
     say(fmt::format("products by {}: bits depend on it, and on the row's position",
                     openblas_description()));

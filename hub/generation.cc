@@ -88,10 +88,15 @@ HubGeneration read_hub_generation(const HubFolder& folder) {
   const Json all = own ? read_pretrained_json(path) : folder.members;
   HubGeneration g;
   g.start = integer(all, "decoder_start_token_id");
+  const Json* end = member(all, "eos_token_id");
+  const bool several = end != nullptr && end->is_array();
+  if (!several) g.end = integer(all, "eos_token_id");
+  if (several && !end->array().empty() && end->array()[0].is_integer()) {
+    g.end = end->array()[0].integer();
+  }
   g.forced = integer(all, "forced_bos_token_id");
   if (const auto forced = integer(all, "forced_eos_token_id")) {
-    const auto end = integer(all, "eos_token_id");
-    const int64_t usual = end.value_or(folder.ids.end.value_or(*forced));
+    const int64_t usual = g.end.value_or(folder.ids.end.value_or(*forced));
     g.force_end = *forced == usual;
     if (!g.force_end) {
       g.others.push_back(

@@ -14,6 +14,7 @@ namespace longspan {
 /// config.json.
 struct HubGeneration {
   std::optional<int64_t> start;     ///< decoder_start_token_id
+  std::optional<int64_t> end;       ///< eos_token_id, the first if there are several
   std::optional<int64_t> forced;    ///< forced_bos_token_id
   bool force_end = false;           ///< there is a forced_eos_token_id
   std::optional<int64_t> longest;   ///< max_length: tokens, that first one included

@@ -16,10 +16,6 @@ namespace {
 constexpr std::array<std::string_view, 5> head_fields = {"mlm_head", "classes", "tags", "span_head",
                                                          "choice_head"};
 
-bool is_head_field(std::string_view name) {
-  return std::find(head_fields.begin(), head_fields.end(), name) != head_fields.end();
-}
-
 /// Returns a setting as the path of a hub folder; empty if it is none.
 std::string as_hub_folder(const Setting* setting) {
   if (setting == nullptr || !setting->value.is_string()) return {};
@@ -48,6 +44,10 @@ Settings model_of(const HubFolder& folder, bool with_heads) {
 }
 
 }  // namespace
+
+bool is_head_field(std::string_view name) {
+  return std::find(head_fields.begin(), head_fields.end(), name) != head_fields.end();
+}
 
 std::string hub_folder_of(const Settings& settings) {
   if (const Setting* name = last_setting(settings, "model.name")) return as_hub_folder(name);

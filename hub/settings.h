@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "hub/type.h"
 #include "train/config.h"
@@ -17,6 +18,9 @@ std::string hub_folder_of(const Settings& settings);
 /// from the task; where its type has a class with a head for `task`, its fields are those of that
 /// class. Throws as read_hub_folder() does.
 Settings with_hub_model(const Settings& settings, std::optional<HubTask> task = {});
+
+/// Whether a field of a model is a head's, which a task asks for.
+bool is_head_field(std::string_view name);
 
 /// Returns the model of a hub folder with its head as settings. Throws as read_hub_folder() does.
 Settings settings_of_folder(const std::string& folder);

@@ -302,7 +302,14 @@ void FieldSetter::field(std::string_view name, std::vector<std::string>& value) 
   const Setting* s = setting(name);
   if (s == nullptr) return;
   std::vector<std::string> items;
-  if (s->text) {
+  if (s->text && s->value.string().starts_with('[')) {  // as config.toml writes it
+    try {
+      const Json list = parse_json(s->value.string());
+      for (const Json& item : list.array()) items.push_back(item.string());
+    } catch (const ValueError&) {
+      refuse(*s, "texts with commas between them, or an array of texts in quotes");
+    }
+  } else if (s->text) {
     for (const std::string_view word : words_of(s->value.string())) items.emplace_back(word);
   } else {
     if (!s->value.is_array()) refuse(*s, "an array of texts in quotes");

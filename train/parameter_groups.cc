@@ -24,14 +24,14 @@ void require_matched(const TensorList& parameters, const std::string& pattern, c
     names.push_back(p.name);
   }
   const std::string near = nearest(pattern, names);
-  constexpr size_t shown = 6;
-  std::string some;
-  for (size_t i = 0; i < std::min(shown, names.size()); ++i) {
-    some += fmt::format("{}{}", i > 0 ? ", " : "",
-                        names[i * names.size() / std::min(shown, names.size())]);
+  std::vector<std::string> parts;  // by the first part of their names
+  for (const std::string& name : names) {
+    const std::string part = name.substr(0, name.find('.')) + ".*";
+    if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
   }
-  fail(key, "no parameter is called {}; {}there are {} and others, and * stands for any characters",
-       pattern, near.empty() ? "" : fmt::format("did you mean {}? ", near), some);
+  fail(key, "no parameter is called {}; {}there are {}, such as {}; * stands for any characters",
+       pattern, near.empty() ? "" : fmt::format("did you mean {}? ", near), fmt::join(parts, ", "),
+       names.empty() ? "" : names[names.size() / 2]);
 }
 
 bool any_matches(std::string_view name, const std::vector<std::string>& patterns) {

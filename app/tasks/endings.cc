@@ -52,6 +52,16 @@ TaskSizes EndingTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) 
 
 std::optional<HubTask> EndingTask::hub_task() const { return HubTask::choice; }
 
+std::vector<std::string> EndingTask::inputs_of(const std::string& table) const {
+  std::vector<std::string> inputs;
+  for (const ChoiceExample& row : read_choices(unlabelled(table))) {
+    std::string input = without_tabs(row.first);
+    for (size_t i = 0; i < row.endings.size(); ++i) input += "\t" + without_tabs(row.candidate(i));
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
 std::unique_ptr<TaskData> EndingTask::open(const TrainingRun& run, bool reads) const {
   return std::make_unique<EndingData>(run, *this, reads);
 }
@@ -176,8 +186,10 @@ TaskData::Evaluation EndingData::evaluate(const std::string& part) const {
     r.rows.push_back({e.first, e.second.value_or(""), std::to_string(e.answer),
                       std::to_string(best), fmt::format("{:.6f}", softmax_of(z)[best]),
                       fmt::format("{:.6f}", own)});
-    misses.add(own, fmt::format("{} as {}: {}", shortened(e.endings[static_cast<size_t>(e.answer)]),
-                                shortened(e.endings[best]), shortened(e.first)));
+    if (static_cast<int32_t>(best) != e.answer)
+      misses.add(own,
+                 fmt::format("{} as {}: {}", shortened(e.endings[static_cast<size_t>(e.answer)]),
+                             shortened(e.endings[best]), shortened(e.first)));
   }
   const auto count = static_cast<double>(examples.size());
   add_scores(r, {{"accuracy", 100 * right / count}});

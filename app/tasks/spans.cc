@@ -130,7 +130,8 @@ AnswerData::AnswerData(const TrainingRun& run, const AnswerTask& task, bool read
   require_vocabulary(run, maker_);
   if (!reads) return;
   questions_ = read_splits<LabelledQuestion>(
-      run.config, task.sources(run.config), [&](const TableSource& source) {
+      run.config, task.sources(run.config),
+      [&](const TableSource& source) {
         QuestionRows found = read_questions(source);
         if (found.misplaced > 0) {
           warnings_.push_back(fmt::format(
@@ -140,6 +141,9 @@ AnswerData::AnswerData(const TrainingRun& run, const AnswerTask& task, bool read
         }
         std::erase_if(found.rows, [](const LabelledQuestion& q) { return !q.labelled; });
         return std::move(found.rows);
+      },
+      [](const LabelledQuestion& a, const LabelledQuestion& b) {
+        return a.question.context == b.question.context;
       });
   for (const std::vector<LabelledQuestion>& some : questions_) {
     no_answer_ = no_answer_ || lacks_answers(some);
@@ -276,9 +280,10 @@ TaskData::Evaluation AnswerData::evaluate(const std::string& part) const {
                         answer.text,
                         chosen != nullptr ? fmt::format("{:.6f}", chosen->probability) : "",
                         no_answer_ ? fmt::format("{:.6f}", answer.null_difference) : ""});
-      misses.add(own / static_cast<double>(rows[i].windows.size()),
-                 fmt::format("{} as {}: {}", in_words(right), in_words(answer.text),
-                             shortened(q.question.text)));
+      if (!answer_matches(answer.text, q.references) && !(answer.text.empty() && right.empty()))
+        misses.add(own / static_cast<double>(rows[i].windows.size()),
+                   fmt::format("{} as {}: {}", in_words(right), in_words(answer.text),
+                               shortened(q.question.text)));
     }
   }
   add_figures(scores.figures(no_answer_ ? task_.options().threshold : 1), no_answer_, r);

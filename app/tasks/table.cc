@@ -92,13 +92,51 @@ void register_task(const SampleTaskEntry& entry) {
   entries().push_back(entry_of(entry));
 }
 
+namespace {
+
+/// What tasks over tables are called elsewhere.
+constexpr std::pair<std::string_view, std::string_view> other_names[] = {
+    {"class", "classes"},
+    {"classification", "classes"},
+    {"text-classification", "classes"},
+    {"sequence-classification", "classes"},
+    {"sentiment-analysis", "classes"},
+    {"multi-label", "classes"},
+    {"nli", "pairs"},
+    {"glue", "pairs"},
+    {"sts", "regression"},
+    {"ner", "tags"},
+    {"pos", "tags"},
+    {"token-classification", "tags"},
+    {"qa", "spans"},
+    {"squad", "spans"},
+    {"question-answering", "spans"},
+    {"answers", "spans"},
+    {"multiple-choice", "choice"},
+    {"swag", "choice"},
+    {"summarization", "summaries"},
+    {"summarisation", "summaries"},
+    {"summary", "summaries"},
+    {"seq2seq", "summaries"},
+    {"completion", "completions"},
+    {"sft", "completions"},
+    {"instructions", "completions"},
+    {"text-generation", "bytes"},
+    {"language-modeling", "bytes"},
+};
+
+}  // namespace
+
 const TaskEntry& find_task(const std::string& id) {
   std::vector<std::string> names;
   for (const TaskEntry& entry : entries()) {
     if (entry.set.id == id) return entry;
     names.emplace_back(entry.set.id);
   }
-  const std::string near = nearest(id, names);
+  std::string near = nearest(id, names);
+  for (const auto& [other, own] : other_names) {
+    if (id == other) near = own;
+  }
   fail("task", "there is no task \"{}\"; {}longspan tasks has them all", id,
        near.empty() ? "" : fmt::format("did you mean {}? ", near));
 }

@@ -41,6 +41,13 @@ EncoderInputs inputs_of(std::span<const TextRow> rows, const ReadsInputs& model,
 
 void require_vocabulary(const TrainingRun& run, const RowMaker& maker) {
   const int64_t more = maker.vocabulary() - maker.tokenizer().vocabulary();
+  const std::string& from = run.config.start.from;
+  require(
+      run.model->vocab() >= maker.vocabulary() || from.empty() || !run.config.tokenizer.empty(),
+      "tokenizer",
+      "none is named, and {} has none (tokenizer.json, vocab.txt, vocab.json, *.model); expected "
+      "--tokenizer",
+      from);
   require(run.model->vocab() >= maker.vocabulary(), "model.vocab",
           "got {}; expected {} or more, the tokens of {}{}", run.model->vocab(), maker.vocabulary(),
           run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,
@@ -58,6 +65,11 @@ std::vector<double> softmax_of(std::span<const float> z) {
   const double sum = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& value : p) value /= sum;
   return p;
+}
+
+std::string without_tabs(std::string text) {
+  std::replace(text.begin(), text.end(), '\t', ' ');
+  return text;
 }
 
 std::string shortened(const std::string& text) {

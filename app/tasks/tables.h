@@ -54,6 +54,11 @@ class TableTask : public TaskFor<Capability> {
     return table_sources(config, this->set(), columns());
   }
 
+  /// The table of a file whose rows need no labels.
+  TableSource unlabelled(const std::string& path) const {
+    return {{path}, columns().empty() ? ColumnNames{} : ColumnNames(columns()), false};
+  }
+
  protected:
   /// The value of --columns.
   virtual const std::string& columns() const = 0;
@@ -68,27 +73,42 @@ template <class Example>
 using Splits = std::array<std::vector<Example>, 3>;
 
 /// Reads the examples of all splits with read(source). Where no file is for validation, those for
-/// training are cut into splits; a test split with files of its own keeps them.
+/// training are cut into splits; a test split with files of its own keeps them. Neighbours that
+/// together(a, b) says belong together come into the same split.
 template <class Example>
 Splits<Example> read_splits(const RunConfig& config, const std::array<TableSource, 3>& sources,
-                            const auto& read) {
+                            const auto& read, const auto& together) {
   Splits<Example> parts;
   for (size_t part = 0; part < 3; ++part) {
     if (!sources[part].paths.empty()) parts[part] = read(sources[part]);
   }
   if (!parts[1].empty()) return parts;
   const std::vector<Example> all = std::move(parts[0]);
-  const auto count = static_cast<int64_t>(all.size());
+  std::vector<size_t> begins;  // of those that belong together
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i == 0 || !together(all[i - 1], all[i])) begins.push_back(i);
+  }
+  const auto count = static_cast<int64_t>(begins.size());
+  begins.push_back(all.size());
   const auto cuts = split_of(config)->cuts(count);
   const int64_t bounds[] = {0, cuts[0], cuts[1], count};
   for (size_t part = 0; part < 3; ++part) {
     if (part == 2 && !parts[2].empty()) continue;
     parts[part].clear();
     for (int64_t i = bounds[part]; i < bounds[part + 1]; ++i) {
-      parts[part].push_back(all[static_cast<size_t>(row_at(i, count))]);
+      const auto group = static_cast<size_t>(row_at(i, count));
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(begins[group]);
+      const auto to = all.begin() + static_cast<std::ptrdiff_t>(begins[group + 1]);
+      parts[part].insert(parts[part].end(), from, to);
     }
   }
   return parts;
+}
+template <class Example>
+Splits<Example> read_splits(const RunConfig& config, const std::array<TableSource, 3>& sources,
+                            const auto& read) {
+  return read_splits<Example>(config, sources, read,
+                              [](const Example&, const Example&) { return false; });
 }
 
 /// Returns the examples of a split that `run` trains on with batch `i`.
@@ -107,6 +127,11 @@ std::vector<Example> batch_of(const std::vector<Example>& all, const TrainingRun
 EncoderInputs inputs_of(std::span<const TextRow> rows, const ReadsInputs& model, int32_t padding,
                         Device device);
 
+/// The number of classes to plan with: those of the data, or two before they are known.
+inline int64_t label_count(const std::vector<std::string>& labels) {
+  return labels.empty() ? 2 : std::ssize(labels);
+}
+
 /// Throws ValueError unless a model's vocabulary has all ids of rows.
 void require_vocabulary(const TrainingRun& run, const RowMaker& maker);
 
@@ -114,6 +139,9 @@ void require_vocabulary(const TrainingRun& run, const RowMaker& maker);
 std::vector<float> to_floats(const Tensor& x);
 /// Returns the probabilities of classes.
 std::vector<double> softmax_of(std::span<const float> logits);
+
+/// Returns a text without tabs, which separate the fields of an input.
+std::string without_tabs(std::string text);
 
 /// Returns the beginning of a text, on one line.
 std::string shortened(const std::string& text);

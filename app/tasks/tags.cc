@@ -57,6 +57,16 @@ struct TagScores {
   EntityScores entities;
 };
 
+/// Returns a run's model as one that tags. Without names of tags, says first what is wrong with the
+/// data, as whoever chose the model has left that out.
+const TagsTokens& tagger_of(const TrainingRun& run, const TagTask& task, bool reads) {
+  if (reads && task.options().labels.empty()) {
+    const auto tables = task.sources(run.config);
+    survey_tags(std::span(tables.data(), 2));
+  }
+  return need<TagsTokens>(*run.model);
+}
+
 void add_figures(const TagScores& scores, bool of_entities, TaskData::Report& r) {
   if (!of_entities) {
     add_scores(r, {{"accuracy", 100 * scores.matrix.accuracy()},
@@ -104,10 +114,18 @@ void TagTask::settle(const RunConfig& c) {
 }
 
 TaskSizes TagTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
-  return {.vocabulary = RowMaker(c.tokenizer).vocabulary(), .tags = std::ssize(options_.labels)};
+  return {.vocabulary = RowMaker(c.tokenizer).vocabulary(), .tags = label_count(options_.labels)};
 }
 
 std::optional<HubTask> TagTask::hub_task() const { return HubTask::tags; }
+
+std::vector<std::string> TagTask::inputs_of(const std::string& table) const {
+  std::vector<std::string> inputs;
+  for (const TaggedWords& row : read_words(unlabelled(table))) {
+    inputs.push_back(fmt::format("{}", fmt::join(row.words, " ")));
+  }
+  return inputs;
+}
 
 std::unique_ptr<TaskData> TagTask::open(const TrainingRun& run, bool reads) const {
   return std::make_unique<TagData>(run, *this, reads);
@@ -124,7 +142,7 @@ LanguageModel::Losses TagTask::synthetic_loss(const SyntheticStep& s) const {
 }
 
 TagData::TagData(const TrainingRun& run, const TagTask& task, bool reads)
-    : run_(run), task_(task), model_(need<TagsTokens>(*run.model)), maker_(run.config.tokenizer) {
+    : run_(run), task_(task), model_(tagger_of(run, task, reads)), maker_(run.config.tokenizer) {
   const std::vector<std::string>& names = task.options().labels;
   require(model_.tags() == std::ssize(names), "model.tags",
           "got {}; expected {}, one for each of {}", model_.tags(), names.size(),
@@ -284,7 +302,7 @@ TaskData::Evaluation TagData::evaluate(const std::string& part) const {
             {std::to_string(at + 1), sentence.words[word], labels.back(), predicted.back()});
       }
       scores.entities.add(predicted, labels);
-      misses.add(mean, shortened(fmt::format("{}", fmt::join(text, " "))));
+      if (predicted != labels) misses.add(mean, shortened(fmt::format("{}", fmt::join(text, " "))));
     }
   };
   visit_alike(

@@ -117,6 +117,10 @@ class Task {
   /// Whether a key decides which samples are generated.
   virtual bool decides_samples(std::string_view /*key*/) const { return false; }
 
+  /// Returns the inputs for TaskData::predict() that a table of examples has, whose labels may be
+  /// missing. Throws NotImplemented if the task has none, IoError and ValueError about the file.
+  virtual std::vector<std::string> inputs_of(const std::string& table) const;
+
   /// Opens the data. `reads`: false to answer only inputs that are given, without files. Throws
   /// IoError, and ValueError if the data do not suit the model.
   virtual std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const = 0;

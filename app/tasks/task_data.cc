@@ -10,6 +10,11 @@ std::vector<std::string> Task::paths(const RunConfig& config) const {
   return paths_of(set(), data_place(config));
 }
 
+std::vector<std::string> Task::inputs_of(const std::string& table) const {
+  fail<NotImplemented>("predict", "{} is a table, and the task {} predicts nothing of its rows",
+                       table, set().id);
+}
+
 size_t part_index(const std::string& part) {
   for (size_t i = 0; i < 3; ++i) {
     if (part == part_names[i]) return i;
@@ -83,13 +88,17 @@ std::string TaskData::input(const std::string& /*part*/, int64_t /*index*/) cons
 }
 
 std::vector<TaskData::Prediction> TaskData::predict(std::span<const std::string> /*lines*/) const {
-  fail<NotImplemented>("predict",
-                       "predictions are of tasks with labels: classes, pairs, regression and tags");
+  fail<NotImplemented>(
+      "predict",
+      "predictions are of the tasks classes, pairs, regression, tags and choice; a run "
+      "of spans answers questions (longspan answer), one that writes does so with "
+      "longspan summarise and longspan generate");
 }
 
 std::vector<TaskData::Prediction> TaskData::find_answers(
     const std::string& /*text*/, std::span<const std::string> /*questions*/) const {
-  fail<NotImplemented>("answer", "answers are found by models of the task spans");
+  fail<NotImplemented>(
+      "answer", "answers are found by models of the task spans; longspan predict says labels");
 }
 
 std::vector<std::string> TaskData::answer(const std::string& /*text*/,

@@ -101,10 +101,21 @@ void TextLabelTask::settle(const RunConfig& c) {
 
 TaskSizes TextLabelTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
   return {.vocabulary = RowMaker(c.tokenizer).vocabulary(),
-          .classes = is_number() ? 1 : std::ssize(options_.labels)};
+          .classes = is_number() ? 1 : label_count(options_.labels)};
 }
 
 std::optional<HubTask> TextLabelTask::hub_task() const { return HubTask::classes; }
+
+std::vector<std::string> TextLabelTask::inputs_of(const std::string& table) const {
+  std::vector<std::string> inputs;
+  const TextCount count = is_pair() ? TextCount::two : TextCount::one;
+  // Labels are not looked at: they may be others than the model's.
+  TableSource source = unlabelled(table);
+  for (const LabelledText& row : read_plain_texts(source, count)) {
+    inputs.push_back(is_pair() ? without_tabs(row.text) + "\t" + row.second : row.text);
+  }
+  return inputs;
+}
 
 std::unique_ptr<TaskData> TextLabelTask::open(const TrainingRun& run, bool reads) const {
   return std::make_unique<TextLabelData>(run, *this, reads);
@@ -349,8 +360,10 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
           fmt::format("{:.6f}", loss_here)};
       if (task_.is_pair()) row.insert(row.begin() + 1, text.second);
       r.rows.push_back(std::move(row));
-      misses.add(loss_here, fmt::format("{} as {}: {}", right.empty() ? "no label" : right,
-                                        p.label.empty() ? "none" : p.label, shortened(text.text)));
+      if (number || right != p.label)
+        misses.add(loss_here,
+                   fmt::format("{} as {}: {}", right.empty() ? "no label" : right,
+                               p.label.empty() ? "none" : p.label, shortened(text.text)));
     }
   };
   visit_alike(

@@ -189,6 +189,13 @@ std::vector<LabelledText> read_texts(const TableSource& source, TextCount count,
   return all;
 }
 
+std::vector<LabelledText> read_plain_texts(const TableSource& source, TextCount count) {
+  std::vector<LabelledText> all;
+  TextRows rows(source, count);
+  while (rows.next()) all.push_back(rows.example());
+  return all;
+}
+
 std::vector<LabelledText> read_number_texts(const TableSource& source, TextCount count) {
   std::vector<LabelledText> all;
   TextRows rows(source, count);
@@ -260,19 +267,35 @@ Labels survey_tags(std::span<const TableSource> sources) {
   return collector.labels();
 }
 
+namespace {
+
+std::vector<std::string> words_of(const ExampleRows& rows) {
+  std::vector<std::string> all;
+  const Json* words = rows.find(0);
+  require<IoError>(words != nullptr, kOp, "{}: got null; expected a list of words", rows.place(0));
+  for (const Json& word : entries_of(rows, 0, *words)) {
+    require<IoError>(word.is_string(), kOp, "{}: got {} as word {}; expected a string",
+                     rows.place(0), word.kind(), all.size());
+    all.push_back(word.string());
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<TaggedWords> read_words(const TableSource& source) {
+  std::vector<TaggedWords> all;
+  ExampleRows rows = tag_rows(source);
+  while (rows.next()) all.push_back({words_of(rows), {}});
+  return all;
+}
+
 std::vector<TaggedWords> read_tagged(const TableSource& source, const Labels& tags) {
   std::vector<TaggedWords> all;
   ExampleRows rows = tag_rows(source);
   while (rows.next()) {
     TaggedWords sentence;
-    const Json* words = rows.find(0);
-    require<IoError>(words != nullptr, kOp, "{}: got null; expected a list of words",
-                     rows.place(0));
-    for (const Json& word : entries_of(rows, 0, *words)) {
-      require<IoError>(word.is_string(), kOp, "{}: got {} as word {}; expected a string",
-                       rows.place(0), word.kind(), sentence.words.size());
-      sentence.words.push_back(word.string());
-    }
+    sentence.words = words_of(rows);
     if (const Json* value = rows.find(1)) {
       const std::string place = rows.place(1);
       for (const Json& tag : entries_of(rows, 1, *value)) {

@@ -46,6 +46,8 @@ LabelSurvey survey_text_labels(std::span<const TableSource> sources, TextCount c
 /// or text and text_pair. Uses are text, text_pair, label and weight (which no column usually has).
 std::vector<LabelledText> read_texts(const TableSource& source, TextCount count,
                                      const LabelSurvey& survey);
+/// Reads texts, or pairs, whatever their labels are.
+std::vector<LabelledText> read_plain_texts(const TableSource& source, TextCount count);
 /// Reads texts, or pairs, for regression: the label is a number.
 std::vector<LabelledText> read_number_texts(const TableSource& source, TextCount count);
 /// Returns how often each label occurs, for balanced_weights().
@@ -58,6 +60,8 @@ struct TaggedWords {
 };
 /// Reads the tags of all files.
 Labels survey_tags(std::span<const TableSource> sources);
+/// Reads sentences, whatever their tags are.
+std::vector<TaggedWords> read_words(const TableSource& source);
 /// Reads tagged sentences: columns tokens or words, and ner_tags, tags, labels or pos_tags; in csv
 /// and tsv a JSON list, or words between spaces. Throws IoError too if a row has another number of
 /// tags than words.

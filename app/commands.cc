@@ -501,6 +501,11 @@ bool is_on(const CommandLine& line, std::string_view flag) {
   return value != nullptr && *value == "true";
 }
 
+void print_text(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputc('\n', stdout);
+}
+
 void say(const std::string& text) { std::fprintf(stderr, "%s\n", Error(text).what()); }
 
 namespace {

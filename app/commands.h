@@ -78,6 +78,9 @@ inline const Flag other_data_flag{
 /// than the run was trained with, without --other-data; with it, prints what differs.
 Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads);
 
+/// Prints a text, which may hold any bytes, and a line feed to standard output.
+void print_text(const std::string& text);
+
 /// Prints a line to standard error, as errors show what files and their names hold.
 void say(const std::string& text);
 

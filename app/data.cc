@@ -296,9 +296,11 @@ int prepare(const DataSet& set, const Options& o) {
   for (const CorpusPart* part : {&corpus.train, &corpus.valid, &corpus.test}) {
     if (part->size() == 0) continue;
     const std::string file = token_file(set, o.place(), part->split);
-    require<IoError>(kind_of_path(file, "data") == PathKind::file, "data prepare",
-                     "{} could not be written; expected a folder with room that may be written",
-                     file);
+    require<IoError>(
+        part->stored, "data prepare",
+        "{} could not be written; expected a folder with room that may be written, and "
+        "no other process that writes it",
+        file);
     print(fmt::format("{}  {} tokens of {} bytes", file, part->size(), part->symbols));
   }
   return 0;

@@ -229,12 +229,17 @@ int eval_command(int argc, const char* const* argv) {
   }
   set(figures, key_of(part, "bpb"), bits);
   if (stride > 0) score_windows(run, *task_data, part, stride, figures);
-  for (const TaskData::Report& r : {report, task_data->written(part, search)}) {
+  const TaskData::Report written = task_data->written(part, search);
+  for (const TaskData::Report& r : {report, written}) {
     for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
   }
   if (!trained.is_hub) draw_confusions(report, run.out, part);
-  if (!predictions.empty()) replace_file(predictions, to_csv(report.rows), "eval");
+  const auto& rows = report.rows.empty() ? written.rows : report.rows;
+  require(predictions.empty() || !rows.empty(), "--predictions",
+          "nothing is predicted of single rows here{}",
+          search.beams == 0 ? ": --beams is 0, and nothing is written" : "");
+  if (!predictions.empty()) replace_file(predictions, to_csv(rows), "eval");
   finish_evaluation(trained.is_hub ? "" : run.out, figures);
   return 0;
 }

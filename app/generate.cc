@@ -84,7 +84,7 @@ void write_summary(const Trained& trained, const CommandLine& line, const Option
   const std::string text = file != nullptr
                                ? read_text(*file)
                                : task_data->input(part != nullptr ? *part : "valid", o.index);
-  for (const std::string& sentence : task_data->answer(text, search)) std::puts(sentence.c_str());
+  for (const std::string& sentence : task_data->answer(text, search)) print_text(sentence);
 }
 
 /// The token that ends a text: the task's, or that of the folder that the run comes from; -1: none.
@@ -106,22 +106,28 @@ std::string text_of(std::span<const int64_t> ids, const Tokenizer& tokenizer, in
   return tokenizer.decode(known);
 }
 
-/// Prints a prompt and its continuation, token by token.
+/// Prints a prompt and its continuation, token by token: what the text of all tokens has more than
+/// that of those before.
 void draw_one(const LanguageModel& model, const Tokenizer& tokenizer, const Options& o,
               const std::vector<int32_t>& prompt, const Tensor& start, int64_t end) {
-  const auto print = [&](int64_t id) {
-    const std::string text = text_of({&id, 1}, tokenizer, end);
-    std::fwrite(text.data(), 1, text.size(), stdout);
+  std::vector<int64_t> all(prompt.begin(), prompt.end());
+  std::string shown;
+  const auto show = [&] {
+    const std::string text = text_of(all, tokenizer, end);
+    if (!text.starts_with(shown)) return;  // what follows may change it again
+    std::fwrite(text.data() + shown.size(), 1, text.size() - shown.size(), stdout);
     std::fflush(stdout);
+    shown = text;
   };
-  for (const int32_t id : prompt) print(id);
+  show();
   const Sampling sampling{o.temperature, o.top_k, o.top_p, o.repetition_penalty};
   struct Ended {};
   try {
     generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
              [&](const Tensor& token) {
-               print(static_cast<int64_t>(token.item()));
-               if (token.item() == static_cast<double>(end)) throw Ended{};
+               all.push_back(static_cast<int64_t>(token.item()));
+               show();
+               if (all.back() == end) throw Ended{};
              });
   } catch (const Ended&) {
   }
@@ -208,6 +214,13 @@ void go_on_from_file(const Trained& trained, const std::string& path, const Opti
     require(!prompts.back().empty(), "--prompts", "prompt {} of {} has no token; expected one",
             i + 1, path);
   }
+  for (size_t i = 0; search && i < prompts.size(); ++i) {
+    const int64_t room = run.model->max_length() - o.tokens + 1;
+    require(std::ssize(prompts[i]) <= room, "--prompts",
+            "prompt {} of {} has {} tokens, and a search for {} more has room for {}; expected a "
+            "shorter one, or fewer --tokens",
+            i + 1, path, prompts[i].size(), o.tokens, room);
+  }
   std::vector<size_t> order(prompts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -233,7 +246,7 @@ void go_on_from_file(const Trained& trained, const std::string& path, const Opti
                     .c_str());
     } else {
       if (texts.size() > 1) std::puts(fmt::format("== {} ==", i + 1).c_str());
-      std::puts((texts[i] + written[i]).c_str());
+      print_text(texts[i] + written[i]);
     }
   }
 }

@@ -160,6 +160,30 @@ void write_tokenizer(const Tokenizer& tokenizer, const RunConfig& config, const 
   }
 }
 
+/// The usual threshold of a task.
+double task_threshold(const RunConfig& config) {
+  const Json usual = to_json(*make_task(config.task));
+  const Json* labelled = usual.find("labelled");
+  const Json* value = labelled != nullptr ? labelled->find("threshold") : nullptr;
+  return value != nullptr ? value->number() : 0;
+}
+
+/// Says which options of a task a folder does not hold.
+void say_what_stays(const RunConfig& config) {
+  const Json task = to_json(*config.of_task);
+  const Json* labelled = task.find("labelled");
+  if (labelled == nullptr) return;
+  for (const auto& [name, usual] :
+       {std::pair{"no_answer", Json(false)}, {"threshold", Json(task_threshold(config))}}) {
+    const Json* value = labelled->find(name);
+    if (value == nullptr || *value == usual) continue;
+    say(
+        fmt::format("export: a folder does not hold labelled.{0}; use it with --set "
+                    "labelled.{0}={1}",
+                    name, to_string(*value)));
+  }
+}
+
 }  // namespace
 
 int import_command(int argc, const char* const* argv) {
@@ -256,6 +280,7 @@ int export_command(int argc, const char* const* argv) {
   const auto tokenizer = tokenizer_of(config, hub_origin_of(out));
   write_hub_folder(folder, *model, *to, others_of(out, folder));
   if (tokenizer != nullptr) write_tokenizer(*tokenizer, config, *to);
+  say_what_stays(config);
   std::puts(fmt::format("{}: a {} ({}{}), step {} of {}", *to, folder.type->name,
                         folder.type->class_name, folder.head->name, values["step"].integer(), out)
                 .c_str());

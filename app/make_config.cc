@@ -200,7 +200,8 @@ Settings with_model_of_run(const Settings& settings, const std::string& run, boo
   Settings all;
   for (const Setting& s : read_toml(run + "/config.toml")) {
     const bool of_model = s.key.starts_with("model.");
-    if (!of_model && s.key != "tokenizer") continue;
+    const bool labels = s.key == "labelled.labels" || s.key == "labelled.several";
+    if (!of_model && !labels && s.key != "tokenizer") continue;
     if (of_model && headed && is_head_field(s.key.substr(6))) continue;
     all.push_back(s);
   }
@@ -268,13 +269,13 @@ RunConfig make_config(const Settings& given) {
 std::string fill_sizes(RunConfig& c, const Settings& settings) {
   const bool hub = !hub_folder_of(settings).empty();
   const bool taken = !run_of_model(settings).empty();
-  if (!c.start.from.empty() && !hub && !taken) return {};  // sizes are those of the other run
   TaskSizes sizes;
   // Whoever builds the model or opens the data says what is wrong.
   try {
     c.of_task->settle(c);
   } catch (const Error&) {
   }
+  if (!c.start.from.empty() && !hub && !taken) return {};  // sizes are those of the other run
   try {
     sizes = c.of_task->sizes(c, *c.model->build(Init{.meta = true}));
   } catch (const Error&) {

@@ -65,9 +65,9 @@ void print_prediction(const TaskData::Prediction& p, const std::string& text, bo
     row.insert(row.end(), p.figures.begin(), p.figures.end());
     std::puts(to_string(Json(std::move(row))).c_str());
   } else if (std::isnan(p.probability)) {
-    std::puts(p.label.c_str());
+    print_text(p.label);
   } else {
-    std::puts(fmt::format("{}\t{:.4f}", p.label, p.probability).c_str());
+    print_text(fmt::format("{}\t{:.4f}", p.label, p.probability));
   }
 }
 
@@ -85,7 +85,7 @@ void print_summary(const std::string& path, const std::vector<std::string>& writ
     std::puts(to_string(Json(row)).c_str());
   } else {
     if (headed) std::puts(fmt::format("== {} ==", path).c_str());
-    for (const std::string& sentence : written) std::puts(sentence.c_str());
+    for (const std::string& sentence : written) print_text(sentence);
   }
   std::fflush(stdout);
 }
@@ -186,9 +186,9 @@ int answer_command(int argc, const char* const* argv) {
       row.insert(row.end(), found.figures.begin(), found.figures.end());
       std::puts(to_string(Json(std::move(row))).c_str());
     } else {
-      std::puts(fmt::format("{}\t{:.4f}", found.label.empty() ? "-" : one_line(found.label),
-                            found.probability)
-                    .c_str());
+      const std::string label = found.label.empty() ? "-" : one_line(found.label);
+      const bool known = !std::isnan(found.probability);
+      print_text(known ? fmt::format("{}\t{:.4f}", label, found.probability) : label);
     }
     std::fflush(stdout);
   }

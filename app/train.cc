@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -78,6 +80,22 @@ std::string choose_policy(const CommandLine& line, const Settings& settings,
   return remark;
 }
 
+/// Returns a path that is there as one that does not depend on the current folder; others as they
+/// are, such as "bytes".
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) return path;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  return error ? path : whole.lexically_normal().string();
+}
+
+/// Makes the paths absolute that the run is read with later, wherever that is.
+void make_absolute(RunConfig& c) {
+  c.start.from = absolute_path(c.start.from);
+  const std::string path = tokenizer_path(c.tokenizer);
+  c.tokenizer = absolute_path(path) + c.tokenizer.substr(path.size());
+}
+
 /// Returns the configuration of the run: that of the run folder if it continues, changed by the
 /// command line.
 TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
@@ -92,8 +110,10 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
                                                                              last_setting(
                                                                                  settings,
                                                                                  "start.from");
-  const bool same = from == nullptr || (began != nullptr ? from->value == began->value
-                                                         : from->value == Json(std::string()));
+  const auto path_of = [](const Setting* s) {
+    return s != nullptr && s->value.is_string() ? absolute_path(s->value.string()) : std::string();
+  };
+  const bool same = from == nullptr || path_of(from) == path_of(began);
   require(same || beginning.checkpoint.empty(), "--from",
           "is for the first step, and the run in {} has gone on from its own: leave it out, or "
           "choose another --out",
@@ -106,6 +126,7 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
       "the policy it has",
       beginning.out);
   TrainingPlan plan{make_config(settings), planned_seconds};
+  make_absolute(plan.config);
   plan.remark = fill_sizes(plan.config, settings);
   require_used(line, plan.config);
   to_toml(to_json(plan.config));  // says now what cannot be written to config.toml

@@ -592,7 +592,15 @@ void Training::validate() {
   }
   tracker_.reset_peak();
   valid_step_ = at_.step;
-  const double score = c_.best_by.empty() ? valid_ : score_of(figures, c_.best_by);
+  double score = valid_;
+  if (!c_.best_by.empty()) {
+    try {
+      score = score_of(figures, c_.best_by);
+    } catch (const ValueError&) {
+      save();  // the steps so far are good
+      throw;
+    }
+  }
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
     Members row{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
     if (!c_.best_by.empty()) row.emplace_back("score", score);
@@ -618,8 +626,11 @@ std::vector<int64_t> Training::spared() const {
 void Training::see_patience() {
   stale_ = c_.patience > 0 && best_.since >= c_.patience;
   if (!stale_) return;
-  log_.say(fmt::format("{} validations without one better than the {:.4f} of step {}: --patience",
-                       best_.since, std::abs(best_.score), best_.step));
+  log_.say(
+      best_.step < 0
+          ? fmt::format("{} validations without a finite score: --patience", best_.since)
+          : fmt::format("{} validations without one better than the {:.4f} of step {}: --patience",
+                        best_.since, std::abs(best_.score), best_.step));
 }
 
 // A validation part in which nothing counts has no finite score; then the next training batch says

@@ -39,6 +39,7 @@ struct CorpusPart {
   int width = 1;                   ///< 1, 2 or 4
   int64_t vocabulary = 256;        ///< ids are smaller
   int64_t record = 1;              ///< tokens of an image; windows do not straddle two records
+  bool stored = false;             ///< the ids are those of a token file
   int64_t symbols = -1;            ///< divisor of bits per symbol; -1: size()
 
   int64_t size() const { return static_cast<int64_t>(bytes.size()) / width; }

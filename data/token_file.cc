@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -121,6 +122,9 @@ class PartialTokens {
         path_(cache + ".partial"),
         file_(open_file(path_, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
     if (!file_ || flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return;
+    struct stat opened, there;  // another process may have finished it before the lock
+    if (fstat(file_.get(), &opened) != 0 || ::stat(path_.c_str(), &there) != 0) return;
+    if (opened.st_ino != there.st_ino || opened.st_dev != there.st_dev) return;
     header_ = {{}, source.tokenizer, source.text, 0, width_of(vocabulary), vocabulary, 0};
     std::memcpy(header_.magic, partial, sizeof partial);
     const int64_t size = size_of_file(file_, path_, kOp);
@@ -215,6 +219,7 @@ CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const st
   }
   if (kept) {
     part = *kept;
+    part.stored = true;
   } else {
     part.vocabulary = tokenizer.vocabulary();
     part.width = width_of(part.vocabulary);

@@ -24,6 +24,14 @@ std::string as_hub_folder(const Setting* setting) {
   return std::filesystem::is_directory(path, error) && is_hub_folder(path) ? path : "";
 }
 
+/// Whether labels have names of their own, and not those that the package makes up.
+bool are_names(const std::vector<std::string>& labels) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] != "LABEL_" + std::to_string(i)) return true;
+  }
+  return false;
+}
+
 /// Returns the name of the model and its fields as settings.
 Settings model_of(const HubFolder& folder, bool with_heads) {
   const std::string origin = folder.path + "/config.json";
@@ -31,6 +39,15 @@ Settings model_of(const HubFolder& folder, bool with_heads) {
   for (const JsonMember& m : folder.fields.object()) {
     if (!with_heads && is_head_field(m.name)) continue;
     settings.push_back({"model." + m.name, m.value, origin});
+  }
+  const bool labelled = folder.head->task == HubTask::classes || folder.head->task == HubTask::tags;
+  if (!with_heads && labelled && are_names(folder.labels)) {
+    settings.push_back(
+        {"labelled.labels", Json(Json::Array(folder.labels.begin(), folder.labels.end())), origin});
+    const bool several = folder.problem_type == "multi_label_classification";
+    if (folder.head->task == HubTask::classes) {
+      settings.push_back({"labelled.several", Json(several), origin});
+    }
   }
   if (folder.head->task != HubTask::sequence) return settings;
   const HubGeneration g = read_hub_generation(folder);

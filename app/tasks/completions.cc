@@ -166,6 +166,10 @@ TaskData::Evaluation CompletionData::evaluate(const std::string& part) const {
         misses.add(own.mean(),
                    fmt::format("{} -> {}", shortened(text.prompt), shortened(text.completion)));
       });
+  if (rows.size() < texts.size()) {
+    r.lines.push_back(fmt::format("{} of {} texts have nothing that counts in a row (--length {})",
+                                  texts.size() - rows.size(), texts.size(), run_.config.length));
+  }
   add_scores(r, {{"perplexity", std::exp(all.mean())}});
   misses.report(r);
   return {all.bits(), r};

@@ -1,5 +1,7 @@
 #include "app/tasks/pairs.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -251,7 +253,8 @@ std::vector<std::vector<std::string>> PairData::summaries(const std::vector<std:
   return result;
 }
 
-SummaryScores PairData::scores(const std::string& part, const BeamSearch& search) const {
+SummaryScores PairData::scores(const std::string& part, const BeamSearch& search,
+                               std::vector<std::vector<std::string>>* all) const {
   std::vector<std::string> texts;
   for (const Document& document : documents(part)) texts.push_back(article_text(document));
   const std::vector<std::vector<std::string>> written = summaries(texts, search);
@@ -270,12 +273,14 @@ SummaryScores PairData::scores(const std::string& part, const BeamSearch& search
     scores.lead3.add(article.first(std::min<size_t>(3, article.size())), document.summary);
     scores.lead10.add(article.first(std::min<size_t>(10, article.size())), document.summary);
   }
+  if (all != nullptr) *all = written;
   return scores;
 }
 
 TaskData::Report PairData::written(const std::string& part, const BeamSearch& search) const {
   if (options_.gap_sentences != 0 || search.beams == 0) return {};
-  const SummaryScores all = scores(part, search);
+  std::vector<std::vector<std::string>> written;
+  const SummaryScores all = scores(part, search, &written);
   Report r{{fmt::format("{:<20} {:>7} {:>7} {:>10}", "", "ROUGE-1", "ROUGE-2", "ROUGE-Lsum")}, {}};
   const auto add = [&r](const char* key, const char* name, const RougeScores& mean) {
     const double one = 100 * mean.rouge1, two = 100 * mean.rouge2, sum = 100 * mean.rouge_lsum;
@@ -294,6 +299,12 @@ TaskData::Report PairData::written(const std::string& part, const BeamSearch& se
       figures.emplace_back(name, 100 * value);
     }
     own = Json(std::move(figures));
+    r.rows.push_back({"document", "summary", "predicted"});
+    for (size_t i = 0; i < written.size(); ++i) {
+      const Document& d = documents(part)[i];
+      r.rows.push_back(
+          {article_text(d), summary_text(d), fmt::format("{}", fmt::join(written[i], "\n"))});
+    }
     return r;
   }
   add("lead3", "first 3 sentences", all.lead3);

@@ -74,7 +74,9 @@ class PairData final : public TaskData {
   std::vector<std::vector<std::string>> summaries(const std::vector<std::string>& texts,
                                                   BeamSearch search) const;
   /// Returns the scores of these summaries on a split.
-  SummaryScores scores(const std::string& part, const BeamSearch& search) const;
+  /// `texts`, if set, receives what was written.
+  SummaryScores scores(const std::string& part, const BeamSearch& search,
+                       std::vector<std::vector<std::string>>* texts = nullptr) const;
 
  private:
   std::vector<SequencePair> pairs(const std::string& part) const;

@@ -167,6 +167,9 @@ void AnswerData::prepare() {
     cut += row.cut ? 1 : 0;
     for (size_t w = 0; w < row.windows.size(); ++w) items_.push_back({q, w});
   }
+  for (size_t part = 1; part < 3; ++part) {  // says now what has no room
+    for (const LabelledQuestion& question : questions_[part]) row_of(question.question);
+  }
   require(!items_.empty(), "data", "{} has no question to train on", data_name(run_.config));
   if (cut > 0) {
     warnings_.push_back(fmt::format("{} of {} questions are cut at {} tokens", cut,

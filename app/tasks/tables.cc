@@ -8,6 +8,8 @@
 
 #include "core/error.h"
 #include "data/io/listed_files.h"
+#include "hub/folder.h"
+#include "hub/settings.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 
@@ -41,13 +43,13 @@ EncoderInputs inputs_of(std::span<const TextRow> rows, const ReadsInputs& model,
 
 void require_vocabulary(const TrainingRun& run, const RowMaker& maker) {
   const int64_t more = maker.vocabulary() - maker.tokenizer().vocabulary();
-  const std::string& from = run.config.start.from;
-  require(
-      run.model->vocab() >= maker.vocabulary() || from.empty() || !run.config.tokenizer.empty(),
-      "tokenizer",
-      "none is named, and {} has none (tokenizer.json, vocab.txt, vocab.json, *.model); expected "
-      "--tokenizer",
-      from);
+  for (const std::string& folder : {run.config.start.from, run.out}) {
+    const bool silent = run.config.tokenizer.empty() && !folder.empty() && is_hub_folder(folder);
+    require(!silent || has_tokenizer(folder), "tokenizer",
+            "{} has none (tokenizer.json, vocab.txt, vocab.json, *.model), and none is named; "
+            "expected --tokenizer, which may be bytes",
+            folder);
+  }
   require(run.model->vocab() >= maker.vocabulary(), "model.vocab",
           "got {}; expected {} or more, the tokens of {}{}", run.model->vocab(), maker.vocabulary(),
           run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer,

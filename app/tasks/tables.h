@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "app/tasks/task_data.h"
+#include "core/error.h"
 #include "data/corpus.h"
 #include "data/labelled/examples.h"
 #include "data/labelled/rows.h"
@@ -82,6 +83,13 @@ Splits<Example> read_splits(const RunConfig& config, const std::array<TableSourc
   for (size_t part = 0; part < 3; ++part) {
     if (!sources[part].paths.empty()) parts[part] = read(sources[part]);
   }
+  const std::vector<std::string>& validation = sources[1].paths;
+  require<IoError>(validation.empty() || !parts[1].empty(), "data",
+                   "{} has no row that can be validated with",
+                   validation.empty() ? "" : validation[0]);
+  require(validation.empty() || config.split.empty(), "--split",
+          "is for data whose files are not the splits, and {} is for validation; leave it out",
+          validation.empty() ? "" : validation[0]);
   if (!parts[1].empty()) return parts;
   const std::vector<Example> all = std::move(parts[0]);
   std::vector<size_t> begins;  // of those that belong together
@@ -91,9 +99,10 @@ Splits<Example> read_splits(const RunConfig& config, const std::array<TableSourc
   const auto count = static_cast<int64_t>(begins.size());
   begins.push_back(all.size());
   const auto cuts = split_of(config)->cuts(count);
-  const int64_t bounds[] = {0, cuts[0], cuts[1], count};
+  const bool tested = !parts[2].empty();  // by files of its own: all others are for the rest
+  const int64_t bounds[] = {0, cuts[0], tested ? count : cuts[1], count};
   for (size_t part = 0; part < 3; ++part) {
-    if (part == 2 && !parts[2].empty()) continue;
+    if (part == 2 && tested) continue;
     parts[part].clear();
     for (int64_t i = bounds[part]; i < bounds[part + 1]; ++i) {
       const auto group = static_cast<size_t>(row_at(i, count));

@@ -165,7 +165,14 @@ void TagData::prepare() {
   require(!rows_[0].empty(), "data", "{} has no sentence with a tag to train on",
           data_name(run_.config));
   int64_t cut = 0;
-  for (const TaggedWords& sentence : rows_[0]) cut += row_of(sentence).cut ? 1 : 0;
+  bool any = false;
+  for (const TaggedWords& sentence : rows_[0]) {
+    const TextRow row = row_of(sentence);
+    cut += row.cut ? 1 : 0;
+    any = any || !first_tokens_of(row).empty();
+  }
+  require(any, "data", "no word of {} has a token in a row of {} tokens, --length",
+          data_name(run_.config), run_.config.length);
   if (cut > 0) {
     warnings_.push_back(fmt::format("{} of {} sentences are cut at {} tokens, --length", cut,
                                     rows_[0].size(), run_.config.length));

@@ -444,7 +444,7 @@ std::string ChoiceExample::candidate(size_t i) const {
 }
 
 std::vector<ChoiceExample> read_choices(const TableSource& source) {
-  constexpr size_t most = 26, ending = 3;
+  constexpr size_t most = 64, ending = 3;
   std::vector<ColumnUse> uses = {{"sent1", {"sent1"}},
                                  {"sent2", {"sent2"}, source.columns.find("sent2").has_value()},
                                  {"label", {"label"}, source.labelled}};
@@ -457,9 +457,19 @@ std::vector<ChoiceExample> read_choices(const TableSource& source) {
   while (rows.next()) {
     ChoiceExample row{.first = rows.text(0), .second = {}, .endings = {}};
     if (rows.find(1) != nullptr) row.second = rows.text(1);
-    for (size_t i = ending; i < ending + most && !rows.column(i).empty(); ++i) {
-      row.endings.push_back(rows.text(i));
+    require<IoError>(rows.row().find(fmt::format("ending{}", most)) == nullptr, kOp,
+                     "{} has more endings than the {} that are read", rows.row().place(), most);
+    for (size_t i = 0; i < most; ++i) {
+      const Json* value = rows.column(ending + i).empty() ? nullptr : rows.find(ending + i);
+      const bool none = value == nullptr || (value->is_string() && value->string().empty());
+      if (none) continue;
+      require<IoError>(row.endings.size() == i, kOp,
+                       "{} has ending{} and no ending{}; expected them without a gap",
+                       rows.row().place(), i, row.endings.size());
+      row.endings.push_back(rows.text(ending + i));
     }
+    require<IoError>(row.endings.size() >= 2, kOp, "{} has {} endings; expected two or more",
+                     rows.row().place(), row.endings.size());
     if (const Json* label = rows.find(2)) {
       const bool none = label->is_string() && label->string().empty();
       const auto id = none ? -1 : label_integer(*label, rows.row().is_text());

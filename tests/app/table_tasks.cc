@@ -222,6 +222,49 @@ TrainingRun writer_of(const std::string& task, const std::string& data, Settings
   return TrainingRun(std::move(config), "");
 }
 
+TEST(Spans, QuestionsAboutOneTextComeIntoOneSplit) {
+  const Tables tables;
+  std::string rows = "question,context,answer_text,answer_start,id\n";
+  for (int text = 0; text < 10; ++text) {
+    for (int q = 0; q < 4; ++q) rows += fmt::format("q{},text {},text,0,{}-{}\n", q, text, text, q);
+  }
+  const TrainingRun run = run_of("spans", tables.write("train.csv", rows),
+                                 {setting("split", "50/30/20"), setting("length", "40")});
+  const std::unique_ptr<TaskData> data = open_task_data(run);
+  EXPECT_EQ(data->size("train"), 20);
+  EXPECT_EQ(data->size("valid"), 12);
+  EXPECT_EQ(data->size("test"), 8);
+}
+
+TEST(TableSplits, LoseNoRow) {
+  const Tables tables;
+  std::string rows = "text,label\n";
+  for (int i = 0; i < 40; ++i) rows += fmt::format("t{},{}\n", i, i % 2);
+  tables.write("train.csv", rows);
+  tables.write("test.csv", "text,label\na,0\n");
+  const std::unique_ptr<TaskData> data = open_task_data(run_of("classes", tables.path()));
+  EXPECT_EQ(data->size("train") + data->size("valid"), 40);
+  EXPECT_EQ(data->size("test"), 1);
+  tables.write("valid.csv", "text,label\nb,\n");
+  EXPECT_NE(refusal_of("classes", tables.path()).find("no row that can be validated with"),
+            std::string::npos);
+  tables.write("valid.csv", "text,label\nb,1\n");
+  EXPECT_NE(
+      refusal_of("classes", tables.path(), {setting("split", "50/50/0")}).find("leave it out"),
+      std::string::npos);
+}
+
+TEST(Endings, AreReadWithoutGaps) {
+  const Tables tables;
+  const std::string gap = "sent1,ending0,ending1,ending3,label\na,b,c,d,0\n";
+  EXPECT_NE(refusal_of("choice", tables.write("gap.csv", gap), {setting("split", "100/0/0")})
+                .find("ending3 and no ending2"),
+            std::string::npos);
+  const std::string fewer = "sent1,ending0,ending1,ending2,label\na,b,c,,0\n";
+  EXPECT_EQ(refusal_of("choice", tables.write("fewer.csv", fewer), {setting("split", "100/0/0")}),
+            "");
+}
+
 TEST(Summaries, AreWrittenAndScored) {
   const Tables tables;
   const TrainingRun run =

@@ -232,6 +232,48 @@ TEST_F(HubClassifier, StartsWithThePoolerOfAFolderWithoutClasses) {
   EXPECT_EQ(find(before, "pooler.dense.weight"), find(after, "bert.pooler.dense.weight"));
 }
 
+TEST_F(HubClassifier, KeepsItsLabelsAndTheirOrder) {
+  write(folder / "rows.csv", "text,label\nw5,yes\nw6,no\nw7,so-so\nw8,no\n");
+  const std::string data = "classes=" + (folder / "rows.csv");
+  must({"train", "--from", from, "--task", "classes", "--data", data, "--split", "100/0/0",
+        "--steps", "1", "--lr", "0", "--length", "16", "--out", folder / "run"});
+  must({"export", folder / "run", "--out", folder / "out"});
+  EXPECT_EQ(config_of(folder / "out")["id2label"], config_of(from)["id2label"]);
+  write(folder / "others.csv", "text,label\nw5,left\nw6,right\n");
+  refused({"train", "--from", from, "--task", "classes", "--data",
+           "classes=" + (folder / "others.csv"), "--steps", "1", "--out", folder / "other"},
+          {"left"});
+}
+
+TEST_F(HubClassifier, IsTheBeginningOfARunThroughARunToo) {
+  write(folder / "rows.csv", "text,label\nw5,yes\nw6,no\nw7,so-so\nw8,no\n");
+  const std::string data = "classes=" + (folder / "rows.csv");
+  must({"import", from, "--out", folder / "run"});
+  const Outcome o =
+      must({"train", "--from", folder / "run", "--task", "classes", "--data", data, "--split",
+            "100/0/0", "--steps", "1", "--length", "16", "--out", folder / "next"});
+  EXPECT_EQ(o.err.find("drawn anew"), std::string::npos) << o.err;
+  refused({"train", "--from", folder / "none", "--task", "classes", "--data", data, "--out",
+           folder / "x"},
+          {"there is no folder", "nothing is downloaded"});
+  refused({"train", "--from", folder.path(), "--task", "classes", "--data", data, "--out",
+           folder / "x"},
+          {"neither config.toml nor config.json"});
+}
+
+TEST_F(HubClassifier, PredictsTheRowsOfATable) {
+  write(folder / "rows.csv", "text,label\nw5 w6,?\n\"w7\nw8\",?\n");
+  write(folder / "lines.txt", "w5 w6\nw7 w8\n");
+  EXPECT_EQ(must({"predict", "--out", from, folder / "rows.csv"}).out,
+            must({"predict", "--out", from, folder / "lines.txt"}).out);
+}
+
+TEST_F(HubClassifier, NeedsATokenizerOrAWord) {
+  fs::remove(from + "/tokenizer.json");
+  write(folder / "lines.txt", "a\n");
+  refused({"predict", "--out", from, folder / "lines.txt"}, {"none is named", "--tokenizer"});
+}
+
 TEST_F(HubClassifier, TakesSettingsOfItsTokenizer) {
   write(folder / "lines.txt", "W5 w6\n[SEP] w5\n");
   const auto answer = [&](const std::string& settings) {

@@ -194,13 +194,20 @@ std::string run_of_model(const Settings& settings) {
   return path;
 }
 
-/// Returns settings with the model and the tokenizer of a run before all others. `headed`: what the
-/// run says of heads is left out, as a task asks for one.
-Settings with_model_of_run(const Settings& settings, const std::string& run, bool headed) {
+/// Returns settings with the model and the tokenizer of a run before all others. `head`: what the
+/// task asks for; then what the run says of heads is left out, and its labels stay those of the
+/// same head.
+Settings with_model_of_run(const Settings& settings, const std::string& run,
+                           std::optional<HubTask> head) {
+  const Settings there = read_toml(run + "/config.toml");
+  const Setting* task = last_setting(there, "task");
+  const bool known = task != nullptr && task->value.is_string();
+  const bool headed = head.has_value();
+  const bool same_head = headed && known && make_task(task->value.string())->hub_task() == head;
   Settings all;
-  for (const Setting& s : read_toml(run + "/config.toml")) {
+  for (const Setting& s : there) {
     const bool of_model = s.key.starts_with("model.");
-    const bool labels = s.key == "labelled.labels" || s.key == "labelled.several";
+    const bool labels = same_head && (s.key == "labelled.labels" || s.key == "labelled.several");
     if (!of_model && !labels && s.key != "tokenizer") continue;
     if (of_model && headed && is_head_field(s.key.substr(6))) continue;
     all.push_back(s);
@@ -219,7 +226,7 @@ RunConfig make_config(const Settings& given) {
   const std::optional<HubTask> head = first != nullptr ? first->hub_task() : std::nullopt;
   const std::string run = run_of_model(given);
   Settings settings =
-      run.empty() ? with_hub_model(given, head) : with_model_of_run(given, run, head.has_value());
+      run.empty() ? with_hub_model(given, head) : with_model_of_run(given, run, head);
   if (first != nullptr && !first->takes_tokenizer() && !run.empty()) {
     std::erase_if(settings, [](const Setting& s) { return s.key == "tokenizer" && !s.text; });
   }

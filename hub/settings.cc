@@ -76,7 +76,9 @@ Settings with_hub_model(const Settings& settings, std::optional<HubTask> task) {
   if (path.empty()) return settings;
   const bool model = last_setting(settings, "model.name") != nullptr;
   const HubFolder folder = read_hub_folder(path);
-  Settings all = model_of(model || !task ? folder : with_hub_head(folder, *task), model);
+  HubFolder used = model || !task ? folder : with_hub_head(folder, *task);
+  if (used.head != folder.head) used.labels.clear();  // those of another head
+  Settings all = model_of(used, model);
   std::copy_if(settings.begin(), settings.end(), std::back_inserter(all),
                [](const Setting& s) { return s.key != "model.name"; });
   return all;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -95,6 +96,10 @@ Splits<Example> read_splits(const RunConfig& config, const std::array<TableSourc
   std::vector<size_t> begins;  // of those that belong together
   for (size_t i = 0; i < all.size(); ++i) {
     if (i == 0 || !together(all[i - 1], all[i])) begins.push_back(i);
+  }
+  if (begins.size() < 3) {  // too few to be split
+    begins.resize(all.size());
+    std::iota(begins.begin(), begins.end(), size_t{0});
   }
   const auto count = static_cast<int64_t>(begins.size());
   begins.push_back(all.size());

@@ -62,7 +62,7 @@ void require_words_alone(const Tokenizer& tokenizer) {
 }
 
 /// Throws ValueError unless a window has room for text.
-void require_room(int64_t room, int64_t most, int64_t asked) {
+void require_fits(int64_t room, int64_t most, int64_t asked) {
   require(room >= 1, kOp,
           "a row of {} tokens has no room for text beside a question of {} and the template; "
           "expected a --length of {} or more, or a smaller labelled.most_question",
@@ -177,7 +177,7 @@ QuestionRow RowMaker::question(std::string_view question, std::string_view text,
     row.pieces = tokenizer_->pieces(text);
     const auto kept = std::min(std::ssize(asked), most_question);
     const int64_t room = most - kept - 3;  // [CLS] question [SEP] text [SEP]
-    require_room(room, most, kept);
+    require_fits(room, most, kept);
     row.windows = span_windows(asked, row.pieces, nullptr, special_,
                                {.length = most,
                                 .stride = std::max<int64_t>(room - std::min(stride, room / 2), 1),
@@ -198,7 +198,7 @@ QuestionRow RowMaker::question(std::string_view question, std::string_view text,
     return row;
   }
   const int64_t room = most - (std::ssize(whole.ids) - std::ssize(row.pieces));
-  require_room(room, most, std::min(std::ssize(asked), most_question));
+  require_fits(room, most, std::min(std::ssize(asked), most_question));
   stride = std::min(stride, room / 2);
   const HubEncodeOptions o{
       .max_length = most, .truncation = HubTruncation::only_second, .stride = stride};

@@ -397,7 +397,6 @@ const std::vector<Case>& cases() {
 
               // Data.
               {"missing data", train({"--data", "bytes=ROOT/none.txt"}), {"none.txt"}},
-              {"data that is a folder", train({"--data", "bytes=ROOT"}), {"folder"}},
               {"empty data", train({"--data", "bytes=ROOT/empty"}), {"empty"}, file("empty", "")},
               {"data shorter than one window",
                train({"--data", "bytes=ROOT/short"}),

@@ -501,6 +501,35 @@ bool is_on(const CommandLine& line, std::string_view flag) {
   return value != nullptr && *value == "true";
 }
 
+std::string read_input(const std::string& path, const char* op) {
+  std::string text;
+  if (path == "-") {
+    char some[4096];
+    while (const size_t n = std::fread(some, 1, sizeof some, stdin)) text.append(some, n);
+  } else {
+    text = read_file(path, op);
+  }
+  return std::string(without_byte_order_mark(text));
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    if (lines.back().ends_with('\r')) lines.back().pop_back();
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text;
+}
+
 void print_text(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fputc('\n', stdout);

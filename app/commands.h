@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "app/provenance.h"
 #include "app/run.h"
@@ -77,6 +78,13 @@ inline const Flag other_data_flag{
 /// there is none or it is damaged, and as compare_inputs() does if the tokens or data are others
 /// than the run was trained with, without --other-data; with it, prints what differs.
 Trained load_run(const CommandLine& line, const CommandLine& typed, Reads reads);
+
+/// Reads a file, or standard input if the path is "-", without a byte order mark. Throws IoError.
+std::string read_input(const std::string& path, const char* op);
+/// Returns the lines of a text, without their ends.
+std::vector<std::string> lines_of(std::string_view text);
+/// Returns a text with spaces for line ends and tabs.
+std::string one_line(std::string text);
 
 /// Prints a text, which may hold any bytes, and a line feed to standard output.
 void print_text(const std::string& text);

@@ -50,23 +50,6 @@ std::shared_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
   return found;
 }
 
-std::string read_stream(std::FILE* stream) {
-  std::string text;
-  char some[4096];
-  while (const size_t n = std::fread(some, 1, sizeof some, stream)) text.append(some, n);
-  return text;
-}
-
-/// Reads the text of a file without its line breaks; "-" is standard input.
-std::string read_text(const std::string& path) {
-  std::string text = path == "-" ? read_stream(stdin) : read_file(path, "--document");
-  text.erase(0, text.size() - without_byte_order_mark(text).size());
-  for (char& c : text) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return text;
-}
-
 /// Prints a summary, one sentence per line, of a file or of an article of the data.
 void write_summary(const Trained& trained, const CommandLine& line, const Options& o,
                    const BeamSearch& search) {
@@ -82,7 +65,7 @@ void write_summary(const Trained& trained, const CommandLine& line, const Option
   task.require_search(search, trained.run);
   const std::unique_ptr<TaskData> task_data = task.open(trained.run, file == nullptr);
   const std::string text = file != nullptr
-                               ? read_text(*file)
+                               ? one_line(read_input(*file, "--document"))
                                : task_data->input(part != nullptr ? *part : "valid", o.index);
   for (const std::string& sentence : task_data->answer(text, search)) print_text(sentence);
 }
@@ -106,10 +89,14 @@ std::string text_of(std::span<const int64_t> ids, const Tokenizer& tokenizer, in
   return tokenizer.decode(known);
 }
 
+Sampling sampling_of(const Options& o) {
+  return {o.temperature, o.top_k, o.top_p, o.repetition_penalty};
+}
+
 /// Prints a prompt and its continuation, token by token: what the text of all tokens has more than
 /// that of those before.
 void draw_one(const LanguageModel& model, const Tokenizer& tokenizer, const Options& o,
-              const std::vector<int32_t>& prompt, const Tensor& start, int64_t end) {
+              const std::vector<int32_t>& prompt, int64_t end) {
   std::vector<int64_t> all(prompt.begin(), prompt.end());
   std::string shown;
   const auto show = [&] {
@@ -120,17 +107,11 @@ void draw_one(const LanguageModel& model, const Tokenizer& tokenizer, const Opti
     shown = text;
   };
   show();
-  const Sampling sampling{o.temperature, o.top_k, o.top_p, o.repetition_penalty};
-  struct Ended {};
-  try {
-    generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
-             [&](const Tensor& token) {
-               all.push_back(static_cast<int64_t>(token.item()));
-               show();
-               if (all.back() == end) throw Ended{};
-             });
-  } catch (const Ended&) {
-  }
+  generate(model, {&prompt, 1}, o.tokens, sampling_of(o), Generator{o.sample_seed}.fork("sample"),
+           end, [&](size_t, int64_t token) {
+             all.push_back(token);
+             show();
+           });
   std::fputc('\n', stdout);
 }
 
@@ -140,8 +121,7 @@ std::vector<std::vector<int64_t>> continued(const TrainingRun& run,
                                             const Options& o,
                                             const std::optional<BeamSearch>& search, int64_t end) {
   if (!search || o.tokens == 0) {
-    const Sampling sampling{o.temperature, o.top_k, o.top_p, o.repetition_penalty};
-    return generate(*run.model, prompts, o.tokens, sampling,
+    return generate(*run.model, prompts, o.tokens, sampling_of(o),
                     Generator{o.sample_seed}.fork("sample"), end);
   }
   const Beams found = beam_search(*run.model, prompts, o.tokens, *search);
@@ -162,8 +142,7 @@ void go_on(const Trained& trained, const Options& o, std::optional<BeamSearch> s
   const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
   const int64_t end = end_of(run);
   if (!search || o.tokens == 0) {
-    const Tensor start = Tensor::from(prompt, {1, std::ssize(prompt)}, run.device);
-    draw_one(*run.model, *tokenizer, o, prompt, start, end);
+    draw_one(*run.model, *tokenizer, o, prompt, end);
     return;
   }
   search->end = end;
@@ -176,8 +155,8 @@ void go_on(const Trained& trained, const Options& o, std::optional<BeamSearch> s
 
 /// Returns the prompts of a file: of .jsonl the member "prompt" of each row, else its lines.
 std::vector<std::string> prompts_of(const std::string& path) {
-  std::vector<std::string> all;
   if (path != "-" && table_format(path)) {
+    std::vector<std::string> all;
     TableReader reader(path);
     TableRow row;
     while (reader.next(row)) {
@@ -188,15 +167,7 @@ std::vector<std::string> prompts_of(const std::string& path) {
     }
     return all;
   }
-  const std::string read = path == "-" ? read_stream(stdin) : read_file(path, "--prompts");
-  std::string_view rest = without_byte_order_mark(read);
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    all.emplace_back(rest.substr(0, end));
-    if (all.back().ends_with('\r')) all.back().pop_back();
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return all;
+  return lines_of(read_input(path, "--prompts"));
 }
 
 /// Prints what follows each prompt of a file. Prompts of similar length are read together, and each

@@ -160,23 +160,13 @@ void write_tokenizer(const Tokenizer& tokenizer, const RunConfig& config, const 
   }
 }
 
-/// The usual threshold of a task.
-double task_threshold(const RunConfig& config) {
-  const Json usual = to_json(*make_task(config.task));
-  const Json* labelled = usual.find("labelled");
-  const Json* value = labelled != nullptr ? labelled->find("threshold") : nullptr;
-  return value != nullptr ? value->number() : 0;
-}
-
-/// Says which options of a task a folder does not hold.
+/// Says which options of a task a folder does not hold, where they are not the usual ones.
 void say_what_stays(const RunConfig& config) {
-  const Json task = to_json(*config.of_task);
-  const Json* labelled = task.find("labelled");
-  if (labelled == nullptr) return;
-  for (const auto& [name, usual] :
-       {std::pair{"no_answer", Json(false)}, {"threshold", Json(task_threshold(config))}}) {
-    const Json* value = labelled->find(name);
-    if (value == nullptr || *value == usual) continue;
+  const Json task = to_json(*config.of_task), usual = to_json(*make_task(config.task));
+  for (const char* name : {"no_answer", "threshold"}) {
+    const Json* labelled = task.find("labelled");
+    const Json* value = labelled != nullptr ? labelled->find(name) : nullptr;
+    if (value == nullptr || *value == usual["labelled"][name]) continue;
     say(
         fmt::format("export: a folder does not hold labelled.{0}; use it with --set "
                     "labelled.{0}={1}",

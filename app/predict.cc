@@ -22,41 +22,11 @@
 namespace longspan {
 namespace {
 
-std::string read_input(const std::string& path, const char* op) {
-  if (path != "-") return read_file(path, op);
-  std::string text;
-  char some[4096];
-  while (const size_t n = std::fread(some, 1, sizeof some, stdin)) text.append(some, n);
-  return text;
-}
-
 /// Returns the documents of a text: a story, articles with <S_SEP> on a line each, or plain text.
 std::vector<Document> documents_of(const std::string& text, const std::string& path) {
   if (path.ends_with(".story")) return {read_story(text, path)};
   if (text.find("<S_SEP>") != std::string::npos) return read_documents(text);
   return {{.article = split_sentences(text), .summary = {}}};
-}
-
-/// Returns the lines of a text, without their ends.
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  const std::string_view all = without_byte_order_mark(text);
-  for (size_t begin = 0; begin < all.size();) {
-    const size_t end = std::min(all.find('\n', begin), all.size());
-    std::string line(all.substr(begin, end - begin));
-    if (line.ends_with('\r')) line.pop_back();
-    lines.push_back(std::move(line));
-    begin = end + 1;
-  }
-  return lines;
-}
-
-/// Returns a text without line ends and tabs.
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return text;
 }
 
 void print_prediction(const TaskData::Prediction& p, const std::string& text, bool json) {
@@ -72,11 +42,11 @@ void print_prediction(const TaskData::Prediction& p, const std::string& text, bo
 }
 
 /// Prints a heading before the lines about a text, if there are several.
-void print_heading(const std::vector<std::string>& paths, const std::string& path) {
-  if (paths.size() > 1) std::puts(fmt::format("== {} ==", path).c_str());
+void print_heading(bool several, const std::string& path) {
+  if (several) print_text(fmt::format("== {} ==", path));
 }
 
-void print_summary(const std::string& path, const std::vector<std::string>& written, bool headed,
+void print_summary(const std::string& path, const std::vector<std::string>& written, bool several,
                    bool json) {
   if (json) {
     const Members row{
@@ -84,7 +54,7 @@ void print_summary(const std::string& path, const std::vector<std::string>& writ
         {"summary", with_replacement_characters(fmt::format("{}", fmt::join(written, "\n")))}};
     std::puts(to_string(Json(row)).c_str());
   } else {
-    if (headed) std::puts(fmt::format("== {} ==", path).c_str());
+    print_heading(several, path);
     for (const std::string& sentence : written) print_text(sentence);
   }
   std::fflush(stdout);
@@ -97,15 +67,14 @@ void write_summaries(const TrainingRun& run, const std::vector<std::string>& pat
   run.config.of_task->require_search(search, run);
   const std::unique_ptr<TaskData> data = run.config.of_task->open(run, false);
   for (const std::string& path : paths) {
-    const std::string read = read_input(path, "summarise");
-    const std::string all(without_byte_order_mark(read));
     if (path != "-" && table_format(path)) {
-      for (const std::string& document : run.config.of_task->inputs_of(path)) {
+      for (const std::string& document : run.config.of_task->read_inputs(path)) {
         print_summary(path, data->answer(document, search), paths.size() > 1, json);
       }
       continue;
     }
-    std::string text = path.ends_with(".story") ? article_text(read_story(all, path)) : all;
+    std::string text = read_input(path, "summarise");
+    if (path.ends_with(".story")) text = article_text(read_story(text, path));
     // The sentences of documents are joined by spaces; those of tables are as they are.
     if (run.config.of_task->set().kind == DataKind::documents) text = one_line(text);
     print_summary(path, data->answer(text, search), paths.size() > 1, json);
@@ -123,8 +92,7 @@ int predict_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan predict --out DIR FILE: a label and its probability for each line of a file, or a "
       "number; - is standard input. A line of a pair has a tab between its texts. Of a table "
-      "(.csv, "
-      ".tsv, .json, .jsonl) it takes the rows.",
+      "(.csv, .tsv, .json, .jsonl) it takes the rows.",
       1);
   require(line.others.size() == 1, "predict",
           "got no text; expected a file with a text on each line, or - for standard input");
@@ -134,7 +102,7 @@ int predict_command(int argc, const char* const* argv) {
   const Task& task = *trained.run.config.of_task;
   const bool table = file != "-" && table_format(file).has_value();
   const std::vector<std::string> lines =
-      table ? task.inputs_of(file) : lines_of(read_input(file, "predict"));
+      table ? task.read_inputs(file) : lines_of(read_input(file, "predict"));
   const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
   constexpr size_t together = 256;
   for (size_t begin = 0; begin < lines.size(); begin += together) {
@@ -174,8 +142,7 @@ int answer_command(int argc, const char* const* argv) {
   require(!both, "answer", "standard input is the text or the questions; expected a file for one");
   const bool json = is_on(line, "--json");
   const Trained trained = load_run(line, line, Reads::tokens);
-  const std::string read = read_input(*document, "answer");
-  const std::string text(without_byte_order_mark(read));
+  const std::string text = read_input(*document, "answer");
   const std::vector<std::string> questions =
       question != nullptr ? std::vector{*question} : lines_of(read_input(line.others[0], "answer"));
   const std::unique_ptr<TaskData> data = trained.run.config.of_task->open(trained.run, false);
@@ -234,7 +201,7 @@ int summarise_command(int argc, const char* const* argv) {
                           run.config.task);
   const DocumentOptions& e = task->sentences();
   for (const std::string& path : line.others) {
-    if (!json) print_heading(line.others, path);
+    if (!json) print_heading(line.others.size() > 1, path);
     for (const Document& text : documents_of(read_input(path, "summarise"), path)) {
       require(!text.article.empty(), "summarise", "{} has a text without sentences; expected some",
               path);

@@ -45,7 +45,6 @@ struct TrainingRun {
   int64_t segment_of(int64_t i) const { return i / config.accumulate - origin.step; }
 };
 
-/// Builds the optimizer that a configuration names.
 /// Returns the moving average of the weights that a configuration asks for.
 std::optional<WeightAverage> average_of(const RunConfig& config, const Optimizer& optimizer);
 
@@ -53,6 +52,8 @@ std::optional<WeightAverage> average_of(const RunConfig& config, const Optimizer
 /// checkpoint. Throws IoError.
 void read_average(const std::string& checkpoint, const TensorList& parameters);
 
+/// Builds the optimizer that a configuration names, of the parameters that it trains; freezes the
+/// others.
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
                                           const TensorList& weights);
 

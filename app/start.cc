@@ -106,9 +106,8 @@ std::vector<std::string> start_from_hub(const TrainingRun& run) {
     fail("--from", "{} cannot start from {}, a {}: {}{}", run.config.model_name, start.from,
          folder.type->name, e.what(),
          classes && std::string_view(e.what()).find("classifier") != std::string::npos
-             ? "; a folder with classes goes on with the same ones: expected its labels, or a "
-               "folder "
-               "without such a head"
+             ? "; a folder with classes goes on with the same ones: expected its labels, or "
+               "a folder without such a head"
              : "");
   }
 }

@@ -103,7 +103,6 @@ HubGeneration read_hub_generation(const HubFolder& folder) {
           fmt::format("forced_eos_token_id = {}, where eos_token_id is {}", *forced, usual));
     }
   }
-  g.longest = integer(all, "max_length");
   g.shortest = integer(all, "min_length");
   g.beams = integer(all, "num_beams");
   g.no_repeat_ngram = integer(all, "no_repeat_ngram_size");

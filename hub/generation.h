@@ -13,12 +13,12 @@ namespace longspan {
 /// How a folder says that its model writes: in generation_config.json or, without that file, in
 /// config.json.
 struct HubGeneration {
-  std::optional<int64_t> start;     ///< decoder_start_token_id
-  std::optional<int64_t> end;       ///< eos_token_id, the first if there are several
-  std::optional<int64_t> forced;    ///< forced_bos_token_id
-  bool force_end = false;           ///< there is a forced_eos_token_id
-  std::optional<int64_t> longest;   ///< max_length: tokens, that first one included
-  std::optional<int64_t> shortest;  ///< min_length, likewise
+  std::optional<int64_t> start;   ///< decoder_start_token_id
+  std::optional<int64_t> end;     ///< eos_token_id, the first if there are several
+  std::optional<int64_t> forced;  ///< forced_bos_token_id
+  bool force_end = false;         ///< there is a forced_eos_token_id
+  /// min_length: tokens, the decoder's first input included.
+  std::optional<int64_t> shortest;
   std::optional<int64_t> beams, no_repeat_ngram;
   std::optional<double> length_penalty, repetition_penalty;
   std::optional<EarlyStopping> early_stopping;

@@ -142,6 +142,7 @@ namespace {
 struct Text {
   std::vector<int64_t> tokens;
   size_t read = 0, prompt = 0;
+  size_t index = 0;  // of the prompt
   bool done = false;
 };
 
@@ -157,7 +158,8 @@ Tensor newest_of(std::span<const Text> texts, size_t n, Device device) {
 
 /// Continues texts of which the shortest prompt fits the model.
 void continue_texts(const LanguageModel& model, std::span<Text> texts, int64_t count,
-                    const Sampling& sampling, const Generator& gen, int64_t end) {
+                    const Sampling& sampling, const Generator& gen, int64_t end,
+                    const std::function<void(size_t, int64_t)>& each) {
   const auto& decoder = need<ContinuesSequences>(model);
   const int64_t limit = model.max_length(), batch = std::ssize(texts);
   size_t read = texts[0].prompt;
@@ -188,6 +190,7 @@ void continue_texts(const LanguageModel& model, std::span<Text> texts, int64_t c
         const uint64_t step = text.tokens.size() - text.prompt;
         const auto id = static_cast<int64_t>(sample(own, sampling, gen.fork(step)).item());
         text.tokens.push_back(id);
+        if (each) each(text.index, id);
         text.done = id == end || static_cast<int64_t>(step) + 1 == count;
       }
       ++text.read;
@@ -203,7 +206,8 @@ void continue_texts(const LanguageModel& model, std::span<Text> texts, int64_t c
 std::vector<std::vector<int64_t>> generate(const LanguageModel& model,
                                            std::span<const std::vector<int32_t>> prompts,
                                            int64_t count, const Sampling& sampling,
-                                           const Generator& gen, int64_t end) {
+                                           const Generator& gen, int64_t end,
+                                           const std::function<void(size_t, int64_t)>& each) {
   require(count >= 0, "generate", "count is {}; expected 0 or more", count);
   require(sampling.repetition_penalty > 0 && std::isfinite(sampling.repetition_penalty), "generate",
           "repetition_penalty is {}; expected a number above 0", sampling.repetition_penalty);
@@ -213,7 +217,7 @@ std::vector<std::vector<int64_t>> generate(const LanguageModel& model,
   for (const std::vector<int32_t>& prompt : prompts) {
     require<ShapeError>(!prompt.empty(), "generate",
                         "a prompt is empty; begin with at least one token");
-    Text text{{prompt.begin(), prompt.end()}, 0, prompt.size()};
+    Text text{{prompt.begin(), prompt.end()}, 0, prompt.size(), place.size()};
     // The end of a prompt that the model cannot read as a whole is no step of others.
     const bool long_one = std::ssize(prompt) > model.max_length();
     std::vector<Text>& to = long_one ? alone : together;
@@ -221,10 +225,10 @@ std::vector<std::vector<int64_t>> generate(const LanguageModel& model,
     to.push_back(std::move(text));
   }
   if (count > 0 && !together.empty()) {
-    continue_texts(model, together, count, sampling, gen, end);
+    continue_texts(model, together, count, sampling, gen, end, each);
   }
   for (Text& text : alone) {
-    if (count > 0) continue_texts(model, {&text, 1}, count, sampling, gen, end);
+    if (count > 0) continue_texts(model, {&text, 1}, count, sampling, gen, end, each);
   }
   std::vector<std::vector<int64_t>> all;
   for (const auto& [long_one, at] : place) {

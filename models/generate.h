@@ -50,11 +50,11 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
 /// draws from gen.fork(t), the same for all.
 ///   returns  what follows each prompt: at most `count` tokens, the last of which is `end` if it
 ///            has ended before; end = -1: nothing ends it
-/// Throws as generate() does, and ValueError on a negative token.
-std::vector<std::vector<int64_t>> generate(const LanguageModel& model,
-                                           std::span<const std::vector<int32_t>> prompts,
-                                           int64_t count, const Sampling& sampling,
-                                           const Generator& gen, int64_t end = -1);
+/// Calls `each`, if set, with the index of a prompt and its next token. Throws as generate() does.
+std::vector<std::vector<int64_t>> generate(
+    const LanguageModel& model, std::span<const std::vector<int32_t>> prompts, int64_t count,
+    const Sampling& sampling, const Generator& gen, int64_t end = -1,
+    const std::function<void(size_t prompt, int64_t token)>& each = {});
 
 /// What beam_search divides a log-likelihood by to get a score: tokens^p, or ((5 + tokens) / 6)^p
 /// \cite wu2016 .

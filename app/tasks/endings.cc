@@ -52,7 +52,7 @@ TaskSizes EndingTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) 
 
 std::optional<HubTask> EndingTask::hub_task() const { return HubTask::choice; }
 
-std::vector<std::string> EndingTask::inputs_of(const std::string& table) const {
+std::vector<std::string> EndingTask::read_inputs(const std::string& table) const {
   std::vector<std::string> inputs;
   for (const ChoiceExample& row : read_choices(unlabelled(table))) {
     std::string input = without_tabs(row.first);

@@ -25,7 +25,7 @@ class EndingTask final : public TableTask<ClassifiesSequences> {
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   std::optional<HubTask> hub_task() const override;
-  std::vector<std::string> inputs_of(const std::string& table) const override;
+  std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 

@@ -60,7 +60,7 @@ void SummaryTask::require_search(const BeamSearch& search, const TrainingRun& ru
                     search.min_count, run.config.model_name, most);
 }
 
-std::vector<std::string> SummaryTask::inputs_of(const std::string& table) const {
+std::vector<std::string> SummaryTask::read_inputs(const std::string& table) const {
   std::vector<std::string> inputs;
   for (const SummaryExample& row : read_summaries(unlabelled(table)))
     inputs.push_back(row.document);

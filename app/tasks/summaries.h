@@ -21,7 +21,7 @@ class SummaryTask final : public TableTask<WritesSequences> {
   std::optional<HubTask> hub_task() const override;
   bool scores_texts() const override { return true; }
   void require_search(const BeamSearch& search, const TrainingRun& run) const override;
-  std::vector<std::string> inputs_of(const std::string& table) const override;
+  std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 

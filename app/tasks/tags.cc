@@ -119,7 +119,7 @@ TaskSizes TagTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) con
 
 std::optional<HubTask> TagTask::hub_task() const { return HubTask::tags; }
 
-std::vector<std::string> TagTask::inputs_of(const std::string& table) const {
+std::vector<std::string> TagTask::read_inputs(const std::string& table) const {
   std::vector<std::string> inputs;
   for (const TaggedWords& row : read_words(unlabelled(table))) {
     inputs.push_back(fmt::format("{}", fmt::join(row.words, " ")));

@@ -26,7 +26,7 @@ class TagTask final : public TableTask<TagsTokens> {
   void settle(const RunConfig& config) override;
   std::vector<std::string> label_names() const override { return options_.labels; }
   std::optional<HubTask> hub_task() const override;
-  std::vector<std::string> inputs_of(const std::string& table) const override;
+  std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 

@@ -119,7 +119,7 @@ class Task {
 
   /// Returns the inputs for TaskData::predict() that a table of examples has, whose labels may be
   /// missing. Throws NotImplemented if the task has none, IoError and ValueError about the file.
-  virtual std::vector<std::string> inputs_of(const std::string& table) const;
+  virtual std::vector<std::string> read_inputs(const std::string& table) const;
 
   /// Opens the data. `reads`: false to answer only inputs that are given, without files. Throws
   /// IoError, and ValueError if the data do not suit the model.

@@ -10,7 +10,7 @@ std::vector<std::string> Task::paths(const RunConfig& config) const {
   return paths_of(set(), data_place(config));
 }
 
-std::vector<std::string> Task::inputs_of(const std::string& table) const {
+std::vector<std::string> Task::read_inputs(const std::string& table) const {
   fail<NotImplemented>("predict", "{} is a table, and the task {} predicts nothing of its rows",
                        table, set().id);
 }

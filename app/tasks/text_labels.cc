@@ -106,7 +106,7 @@ TaskSizes TextLabelTask::sizes(const RunConfig& c, const LanguageModel& /*model*
 
 std::optional<HubTask> TextLabelTask::hub_task() const { return HubTask::classes; }
 
-std::vector<std::string> TextLabelTask::inputs_of(const std::string& table) const {
+std::vector<std::string> TextLabelTask::read_inputs(const std::string& table) const {
   std::vector<std::string> inputs;
   const TextCount count = is_pair() ? TextCount::two : TextCount::one;
   // Labels are not looked at: they may be others than the model's.

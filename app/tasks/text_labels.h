@@ -48,7 +48,7 @@ class TextLabelTask final : public TableTask<ClassifiesSequences> {
   std::vector<std::string> label_names() const override { return options_.labels; }
   std::string problem_type() const override;
   std::optional<HubTask> hub_task() const override;
-  std::vector<std::string> inputs_of(const std::string& table) const override;
+  std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 

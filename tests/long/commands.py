@@ -187,7 +187,7 @@ def main():
                 (folder / "article.txt").write_text((folder / "text").read_text()[:600])
                 subprocess.run([str(build / "longspan"), "tokens", "train", "--data", "bytes=text", "--vocabulary", "300",
                                 "--out", "made.model"], cwd=folder, capture_output=True, check=True)
-                if name.endswith(("hub.md", "fine-tuning.md")):
+                if name.endswith(("README.md", "hub.md", "fine-tuning.md")):
                     make_hub_folders(folder, build)
             page = Page(ROOT / name, build, folder, environment)
             for command in commands_of(ROOT / name):

@@ -699,11 +699,12 @@ Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOp
 }
 
 std::string token_file(const DataSet& set, const DataPlace& place, std::string_view split) {
-  const std::string first = listed_paths(place_of(set, place)).front();
-  const std::string folder = kind_of_path(first, "data") == PathKind::folder
-                                 ? first
-                                 : std::filesystem::path(first).parent_path().string();
-  return fmt::format("{}/{}.{}.tokens", folder.empty() ? "." : folder, set.id, split);
+  const std::vector<std::string> paths = listed_paths(place_of(set, place));
+  if (kind_of_path(paths.front(), "data") == PathKind::folder) {
+    return fmt::format("{}/{}.{}.tokens", paths.front(), set.id, split);
+  }
+  const std::string others = paths.size() > 1 ? fmt::format("+{}", paths.size() - 1) : "";
+  return fmt::format("{}{}.{}.tokens", paths.front(), others, split);
 }
 
 PartFile open_part(const DataSet& set, const DataPlace& place, int part) {

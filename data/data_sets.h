@@ -126,13 +126,14 @@ struct CorpusOptions {
 
 /// Opens a data set. Texts are split at bytes, words at the next end of a line, records and
 /// recordings at records and samples. Tokens of words and of a tokenizer are cached beside the
-/// files as ID.PART.tokens, if that location is writable. Throws IoError with missing_files() or if
+/// files (token_file()), if that location is writable. Throws IoError with missing_files() or if
 /// a file is truncated or of another format. Throws NotImplemented if the data set is not a single
 /// sequence.
 Corpus open_corpus(const std::string& id, const DataPlace& place,
                    const CorpusOptions& options = {});
 
-/// Returns the file in which open_corpus() keeps the tokens of a split.
+/// Returns the file in which open_corpus() keeps the tokens of a split: FILE.SPLIT.tokens, with the
+/// first of several files and how many others (FILE+2.train.tokens); in a folder ID.SPLIT.tokens.
 std::string token_file(const DataSet& set, const DataPlace& place, std::string_view split);
 
 /// The bytes of the file of a split, and its path; empty if the data set has no such split.

@@ -26,7 +26,7 @@ struct Header {
   int64_t count, width, vocabulary;
   uint64_t checksum;  // of the fields before it and the ids
 };
-constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '3'};
+constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '4'};
 constexpr size_t family = sizeof magic - 1;  // the last character is the version, of ids too
 
 int width_of(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 65'536 ? 2 : 4; }
@@ -76,40 +76,86 @@ std::optional<CorpusPart> read_tokens(const std::string& path, const TokenSource
 
 namespace {
 
-/// Where pieces of a text end that are encoded one by one: no tokenizer merges the end of a line
-/// with the text after it.
-size_t piece_end(std::string_view text, size_t begin) {
-  constexpr size_t piece = 1 << 20;
-  size_t end = text.find('\n', std::min(text.size(), begin + piece));
-  end = end == std::string_view::npos ? text.size() : end + 1;
-  while (end < text.size() && text[end] == '\n') ++end;
-  return end;
-}
+/// Ids in the width of a file, and the tokens around the two ends of what they stand for.
+struct EncodedPart {
+  size_t begin = 0, end = 0;  // bytes of the text
+  std::vector<uint8_t> ids;
+  std::vector<Piece> around_begin, around_end;
+};
 
-/// Encodes a text from `begin` on, some pieces at a time in all threads, and calls
-/// take(ids, end of what they stand for) in order.
-void encode_pieces(std::string_view text, size_t begin, const Tokenizer& tokenizer, int width,
-                   const std::function<void(std::span<const uint8_t>, size_t)>& take) {
-  const auto together = static_cast<size_t>(4 * num_threads());
-  while (begin < text.size()) {
-    std::vector<size_t> bounds{begin};
-    while (bounds.size() <= together && bounds.back() < text.size()) {
-      bounds.push_back(piece_end(text, bounds.back()));
-    }
-    std::vector<std::vector<uint8_t>> ids(bounds.size() - 1);
-    parallel_for(std::ssize(ids), [&](int64_t i) {
-      const auto at = static_cast<size_t>(i);
-      std::vector<uint8_t>& own = ids[at];
-      for (const int32_t id :
-           tokenizer.encode(text.substr(bounds[at], bounds[at + 1] - bounds[at]))) {
-        const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
-        own.insert(own.end(), bytes, bytes + width);
+/// Encodes a text a part at a time as if it were encoded whole. A tokenizer may treat the two ends
+/// of a text differently (a space put before it, spaces at its end), so each part is encoded with
+/// some text before and after it, and is taken only where it and the next part agree on the tokens
+/// around their border; else both are encoded as one.
+class PartsEncoder {
+ public:
+  PartsEncoder(std::string_view text, const Tokenizer& tokenizer)
+      : text_(text), tokenizer_(tokenizer), width_(width_of(tokenizer.vocabulary())) {}
+
+  /// Encodes from byte `begin` on, where a part began before, some parts at a time in all threads,
+  /// and calls take(ids, end of what they stand for) in order.
+  void encode(size_t begin, const std::function<void(std::span<const uint8_t>, size_t)>& take) {
+    const auto together = static_cast<size_t>(4 * num_threads());
+    std::optional<EncodedPart> last;
+    while (begin < text_.size()) {
+      std::vector<size_t> bounds{begin};
+      while (bounds.size() <= together && bounds.back() < text_.size()) {
+        bounds.push_back(end_of_character(bounds.back() + kPart));
       }
-    });
-    for (size_t i = 0; i < ids.size(); ++i) take(ids[i], bounds[i + 1]);
-    begin = bounds.back();
+      std::vector<EncodedPart> parts(bounds.size() - 1);
+      parallel_for(std::ssize(parts), [&](int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        parts[at] = encoded(bounds[at], bounds[at + 1]);
+      });
+      for (EncodedPart& part : parts) {
+        if (last && last->around_end == part.around_begin) {
+          take(last->ids, last->end);
+          last = std::move(part);
+        } else {
+          last = last ? encoded(last->begin, part.end) : std::move(part);
+        }
+      }
+      begin = bounds.back();
+    }
+    if (last) take(last->ids, last->end);
   }
-}
+
+ private:
+  static constexpr size_t kPart = 1 << 20;
+  static constexpr size_t kContext = 4096;  // bytes before and after a part; half of it must agree
+
+  /// Returns the first place from `at` on where no UTF-8 character is cut.
+  size_t end_of_character(size_t at) const {
+    while (at < text_.size() && (static_cast<uint8_t>(text_[at]) & 0xc0) == 0x80) ++at;
+    return std::min(at, text_.size());
+  }
+
+  /// Encodes bytes [begin, end) of the text. A token belongs to the part in which it begins.
+  EncodedPart encoded(size_t begin, size_t end) const {
+    const size_t from = begin < kContext ? 0 : end_of_character(begin - kContext);
+    const size_t to = end_of_character(std::min(text_.size(), end + kContext));
+    EncodedPart part{begin, end, {}, {}, {}};
+    part.ids.reserve((end - begin) / 3 * static_cast<size_t>(width_));
+    const auto near = [](size_t at, size_t border) {
+      return at + kContext / 2 >= border && at < border + kContext / 2;
+    };
+    for (Piece piece : tokenizer_.pieces(text_.substr(from, to - from))) {
+      piece.begin += static_cast<int64_t>(from);
+      piece.end += static_cast<int64_t>(from);
+      const auto at = static_cast<size_t>(piece.begin);
+      if (near(at, begin)) part.around_begin.push_back(piece);
+      if (near(at, end)) part.around_end.push_back(piece);
+      if (at < begin || (at >= end && end < text_.size())) continue;
+      const auto* bytes = reinterpret_cast<const uint8_t*>(&piece.id);
+      part.ids.insert(part.ids.end(), bytes, bytes + width_);
+    }
+    return part;
+  }
+
+  std::string_view text_;
+  const Tokenizer& tokenizer_;
+  int width_;
+};
 
 /// A token file in the making: its header has another magic, and in place of the checksum how many
 /// bytes of the text its ids stand for.
@@ -170,7 +216,7 @@ class PartialTokens {
   }
 
  private:
-  static constexpr char partial[] = {'L', 'S', 'P', 'A', 'R', 'T', 'S', '1'};
+  static constexpr char partial[] = {'L', 'S', 'P', 'A', 'R', 'T', 'S', '2'};
   static constexpr const char* kOp = "tokens";
 
   static int64_t end_of(const Header& h) {
@@ -199,6 +245,7 @@ CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const st
   const auto say = [&](size_t done) {
     if (progress) progress(static_cast<int64_t>(done), std::ssize(whole));
   };
+  PartsEncoder encoder(whole, tokenizer);
   CorpusPart part;
   std::optional<CorpusPart> kept;
   if (!cache.empty()) kept = read_tokens(cache, source);
@@ -206,11 +253,10 @@ CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const st
     try {
       PartialTokens file(cache, source, tokenizer.vocabulary());
       if (file.good()) {
-        encode_pieces(whole, file.text_done(), tokenizer, width_of(tokenizer.vocabulary()),
-                      [&](std::span<const uint8_t> ids, size_t end) {
-                        file.append(ids, end);
-                        say(end);
-                      });
+        encoder.encode(file.text_done(), [&](std::span<const uint8_t> ids, size_t end) {
+          file.append(ids, end);
+          say(end);
+        });
         file.finish();
       }
     } catch (const IoError&) {  // no room on the disk, or no permission
@@ -224,7 +270,7 @@ CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const st
     part.vocabulary = tokenizer.vocabulary();
     part.width = width_of(part.vocabulary);
     std::vector<uint8_t> all;
-    encode_pieces(whole, 0, tokenizer, part.width, [&](std::span<const uint8_t> ids, size_t end) {
+    encoder.encode(0, [&](std::span<const uint8_t> ids, size_t end) {
       all.insert(all.end(), ids.begin(), ids.end());
       say(end);
     });

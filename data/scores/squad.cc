@@ -32,22 +32,45 @@ std::vector<size_t> highest(const std::vector<float>& scores, int64_t count) {
   return order;
 }
 
-/// Returns the window with most text on both sides of text token `token`: the first of equal ones.
-size_t window_with_most_context(std::span<const SpanWindow> windows, int64_t token) {
-  size_t best = windows.size();
-  double most = 0;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    const SpanWindow& w = windows[i];
-    const int64_t before = token - w.first, after = w.count - 1 - before;
-    if (before < 0 || after < 0) continue;
-    const double context =
-        static_cast<double>(std::min(before, after)) + 0.01 * static_cast<double>(w.count);
-    if (best < windows.size() && context <= most) continue;
-    best = i;
-    most = context;
+/// Finds, among the windows that hold a text token, the one with most text on both sides.
+class MostContext {
+ public:
+  explicit MostContext(std::span<const SpanWindow> windows)
+      : windows_(windows), ends_(windows.size()), firsts_(windows.size()) {
+    for (size_t i = 0; i < windows.size(); ++i) {
+      const int64_t end = windows[i].first + windows[i].count;
+      ends_[i] = i == 0 ? end : std::max(ends_[i - 1], end);
+    }
+    for (size_t i = windows.size(); i-- > 0;) {
+      const int64_t first = windows[i].first;
+      firsts_[i] = i + 1 == windows.size() ? first : std::min(firsts_[i + 1], first);
+    }
   }
-  return best;
-}
+
+  /// Returns the window; the first of equal ones.
+  size_t window_of(int64_t token) const {
+    const auto begin = std::upper_bound(ends_.begin(), ends_.end(), token) - ends_.begin();
+    const auto end = std::upper_bound(firsts_.begin(), firsts_.end(), token) - firsts_.begin();
+    size_t best = windows_.size();
+    double most = 0;
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const SpanWindow& w = windows_[i];
+      const int64_t before = token - w.first, after = w.count - 1 - before;
+      if (before < 0 || after < 0) continue;
+      const double context =
+          static_cast<double>(std::min(before, after)) + 0.01 * static_cast<double>(w.count);
+      if (best < windows_.size() && context <= most) continue;
+      best = i;
+      most = context;
+    }
+    return best;
+  }
+
+ private:
+  std::span<const SpanWindow> windows_;
+  std::vector<int64_t> ends_;    // the highest end of windows 0 to i
+  std::vector<int64_t> firsts_;  // the lowest first token of windows i and later
+};
 
 /// A pair of a first and a last token.
 struct Pair {
@@ -76,13 +99,13 @@ void check(std::span<const SpanWindow> windows, std::span<const std::vector<floa
 /// Appends the pairs of one window.
 void add_pairs(std::span<const SpanWindow> windows, size_t at, const std::vector<float>& starts,
                const std::vector<float>& ends, const AnswerSearch& search,
-               std::vector<Pair>& pairs) {
+               const MostContext& most_context, std::vector<Pair>& pairs) {
   const SpanWindow& w = windows[at];
   const std::vector<size_t> lasts = highest(ends, search.candidates);
   for (const size_t a : highest(starts, search.candidates)) {
     const int64_t first = static_cast<int64_t>(a) - w.text_begin;
     if (first < 0 || first >= w.count) continue;
-    if (search.most_context && window_with_most_context(windows, w.first + first) != at) continue;
+    if (search.most_context && most_context.window_of(w.first + first) != at) continue;
     for (const size_t b : lasts) {
       const int64_t last = static_cast<int64_t>(b) - w.text_begin;
       if (last < first || last >= w.count || last - first >= search.longest) continue;
@@ -188,12 +211,13 @@ FoundAnswer find_answer(std::string_view context, std::span<const SpanWindow> wi
                         std::span<const Piece> text, std::span<const std::vector<float>> starts,
                         std::span<const std::vector<float>> ends, const AnswerSearch& search) {
   check(windows, starts, ends, search);
+  const MostContext most_context(windows);
   std::vector<Pair> pairs;
   Pair none{};
   for (size_t i = 0; i < windows.size(); ++i) {
     const double start = score_of(starts[i][0]), end = score_of(ends[i][0]);
     if (i == 0 || start + end < none.start + none.end) none = {start, end, i, -1, -1};
-    add_pairs(windows, i, starts[i], ends[i], search, pairs);
+    add_pairs(windows, i, starts[i], ends[i], search, most_context, pairs);
   }
   if (search.no_answer) pairs.push_back(none);
   std::stable_sort(pairs.begin(), pairs.end(),

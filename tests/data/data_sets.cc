@@ -315,7 +315,7 @@ TEST(DataSets, WordsAndTheirCache) {
   EXPECT_EQ(corpus.vocabulary, 4 + (corpus.train.size() / 5 + 1) / 2 + 1);
   EXPECT_EQ(corpus.train.symbols, -1);
   EXPECT_EQ(corpus.tokenizer->decode(std::vector<int32_t>{0, 1}), "word of");
-  const std::string cache = folder / "words.train.tokens";
+  const std::string cache = folder / "x.train.tokens";
   const std::string kept = read_bytes(cache);
   ASSERT_FALSE(kept.empty());
   EXPECT_EQ(ids_of(open("words", folder / "x").train), ids_of(corpus.train));
@@ -341,7 +341,7 @@ TEST(DataSets, WordsAndTheirCache) {
   write_bytes(cache, "x");
   EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "remove it"));
   write_bytes(cache, kept);
-  const std::string last = folder / "words.test.tokens", before = read_bytes(last);
+  const std::string last = folder / "x.test.tokens", before = read_bytes(last);
   write_bytes(folder / "x", text + "of\n");
   const Corpus longer = open("words", folder / "x");
   EXPECT_EQ(longer.test.size(), corpus.test.size() + 2);
@@ -577,12 +577,80 @@ TEST(TokenFiles, AreTheSameInAnyNumberOfPiecesAndGoOn) {
   EXPECT_FALSE(again);
 }
 
+/// Lines of many scripts with blank lines, spaces at both ends and a long line.
+std::string mixed_text() {
+  const std::string lines =
+      read_bytes(LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/everywhere.txt") +
+      read_bytes(LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/random.txt");
+  const std::string between[] = {"\n", "\n\n", " \n\n  Then", "\n ", "\n\n\n", "  ", "\r\n", "It"};
+  std::string text;
+  for (size_t i = 0, at = 0; text.size() < (21 << 17); ++i, at = (at + 97 * i) % lines.size()) {
+    text += lines.substr(at, 40 + i % 50) + between[i % 8] + "word " + std::to_string(i);
+  }
+  for (int i = 0; i < 30'000; ++i) text += " a1 b,cc";
+  return text;
+}
+
+TEST(TokenFiles, HaveTheTokensOfTheWholeText) {
+  const std::string at = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/";
+  const std::string text = mixed_text();
+  CorpusPart part;
+  part.bytes = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+  for (const char* name : {"hub/byte_fallback", "hub/roberta", "hub/roberta_prefix", "hub/sequence",
+                           "hub/unigram_nfkc", "hub/wordpiece", "text/prefix.model"}) {
+    SCOPED_TRACE(name);
+    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(at + name);
+    const std::vector<int32_t> expected = tokenizer->encode(text),
+                               found = ids_of(tokenize(part, *tokenizer));
+    const auto [a, b] = std::mismatch(expected.begin(), expected.end(), found.begin(), found.end());
+    EXPECT_EQ(found.size(), expected.size());
+    EXPECT_EQ(a - expected.begin(), std::ssize(expected));
+  }
+}
+
+/// Three letters a token, counted from the begin of the text: what a token is depends on all
+/// before.
+class Triples : public Tokenizer {
+ public:
+  std::vector<Piece> pieces(std::string_view text) const override {
+    std::vector<Piece> all;
+    for (int64_t at = 0; at < std::ssize(text); at += 3) {
+      const int64_t end = std::min(at + 3, std::ssize(text));
+      all.push_back({static_cast<int32_t>(end - at), false, at, end});
+    }
+    return all;
+  }
+  std::string decode(std::span<const int32_t>) const override { return {}; }
+  int64_t vocabulary() const override { return 4; }
+  int32_t find(std::string_view) const override { return -1; }
+  std::string token(int32_t) const override { return {}; }
+};
+
+TEST(TokenFiles, AreEncodedWholeWherePartsDisagree) {
+  const std::string text((3 << 20) + 1, 'x');
+  CorpusPart part;
+  part.bytes = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+  EXPECT_EQ(ids_of(tokenize(part, Triples())), Triples().encode(text));
+}
+
+TEST(TokenFiles, OfTwoTextsInAFolderStayApart) {
+  const Folder folder;
+  write_bytes(folder / "x", std::string(400, 'a') + "\n");
+  write_bytes(folder / "y", std::string(400, 'b') + "\n");
+  open("words", folder / "x");
+  open("words", folder / "y");
+  open("words", folder / "x," + (folder / "y"));
+  for (const char* name : {"x.train.tokens", "y.train.tokens", "x+1.train.tokens"}) {
+    EXPECT_FALSE(read_bytes(folder / name).empty()) << name;
+  }
+}
+
 TEST(TokenFiles, OfAnotherTextBeginAnew) {
   const Folder folder;
   const std::string cache = folder / "x.train.tokens";
   const std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
   for (const std::string& rubbish : {std::string("short"), std::string(200, 'x'),
-                                     std::string("LSPARTS1") + std::string(90, 'y')}) {
+                                     std::string("LSPARTS2") + std::string(90, 'y')}) {
     write_bytes(cache + ".partial", rubbish);
     const std::string text = "a text of " + std::to_string(rubbish.size());
     CorpusPart part;

@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   file.set(bytes);
   read(file.path, {});
   if (bytes.size() < header) return 0;
-  std::memcpy(bytes.data(), "LSTOKEN3", 8);
+  std::memcpy(bytes.data(), "LSTOKEN4", 8);
   TokenSource source;
   std::memcpy(&source.tokenizer, bytes.data() + 8, 8);
   std::memcpy(&source.text, bytes.data() + 16, 8);

@@ -137,7 +137,7 @@ class Page:
 
 def make_hub_folders(folder, build):
     """bert-base, bert-classes, longformer-answers and led-summaries: golden folders with a tokenizer of their 23 tokens; gpt2: an exported run over bytes.
-    reviews: labelled texts; lines.txt, story.txt, questions.txt: texts."""
+    reviews, books: labelled texts; lines.txt, story.txt, questions.txt: texts."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = special + [f"w{i}" for i in range(5, 23)]
     tokenizer = {"version": "1.0", "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(special)],
@@ -157,6 +157,7 @@ def make_hub_folders(folder, build):
                      *(word for size in sizes for word in ("--set", f"model.{size}"))], ["export", "made-gpt2", "--out", "gpt2"]):
         subprocess.run([str(build / "longspan"), *command], cwd=folder, capture_output=True, check=True)
     (folder / "reviews").mkdir()
+    (folder / "books").symlink_to("reviews")
     rows = ["text,label"] + [f"w{5 + i % 9} w{6 + i % 7},{('good', 'bad')[i % 2]}" for i in range(40)]
     for part in ("train", "valid"):
         (folder / "reviews" / f"{part}.csv").write_text("\n".join(rows) + "\n")
@@ -187,7 +188,7 @@ def main():
                 (folder / "article.txt").write_text((folder / "text").read_text()[:600])
                 subprocess.run([str(build / "longspan"), "tokens", "train", "--data", "bytes=text", "--vocabulary", "300",
                                 "--out", "made.model"], cwd=folder, capture_output=True, check=True)
-                if name.endswith(("README.md", "hub.md", "fine-tuning.md")):
+                if name.endswith(("README.md", "hub.md", "fine-tuning.md", "classifier-walk.md")):
                     make_hub_folders(folder, build)
             page = Page(ROOT / name, build, folder, environment)
             for command in commands_of(ROOT / name):

@@ -74,6 +74,9 @@ const Flag flags[] = {
     {"--from", "start.from",
      "train: start with the parameters of this run, whose model may be shorter; "
      "docs/longformer.md"},
+    {"--new-head", "start.new_head",
+     "with --from: draw the task's head, with the labels of the data, even if the run has one",
+     true},
     {"--save-every", "save_every", "steps between checkpoints; one is always written at the end"},
     {"--keep", "keep", "newest checkpoints that stay; 0: all"},
     {"--keep-best", "keep_best",
@@ -271,6 +274,8 @@ constexpr Use uses[] = {
     {"schedule.", train},
     {"start.positions", train, "runs that start with --from",
      [](const Case& c) { return !c.config.start.from.empty(); }},
+    {"start.new_head", train, "tables of texts with labels, and runs that start with --from",
+     [](const Case& c) { return !c.config.start.from.empty() && c.config.of_task->hub_task(); }},
     {"start.", train | draw | plan | study, "new models",
      [](const Case& c) { return c.command != draw || !c.run; }},
     {"search.beams", eval | generate | summarise, "decoders and for summaries of encoder-decoders",

@@ -203,7 +203,9 @@ Settings with_model_of_run(const Settings& settings, const std::string& run,
   const Setting* task = last_setting(there, "task");
   const bool known = task != nullptr && task->value.is_string();
   const bool headed = head.has_value();
-  const bool same_head = headed && known && make_task(task->value.string())->hub_task() == head;
+  const bool drawn = is_on(settings, "start.new_head");
+  const bool same_head =
+      headed && known && !drawn && make_task(task->value.string())->hub_task() == head;
   Settings all;
   for (const Setting& s : there) {
     const bool of_model = s.key.starts_with("model.");

@@ -121,10 +121,12 @@ struct RunConfig {
   struct Start {
     std::string from;  ///< its folder; empty: random initialization
     NewPositions positions = NewPositions::repeat;
+    bool new_head = false;  ///< the task's head is drawn even if the other run has it
     void visit(auto& v) {
       v("from", from);
       v("positions", positions,
         "of positions beyond those of the other run: repeat its rows, or keep");
+      v("new_head", new_head, "draw the task's head, with the labels of the data");
     }
   } start;
 

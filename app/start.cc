@@ -50,6 +50,10 @@ void require_tokens_of(const RunConfig& config, const RunConfig& there, const Js
           text(here), from, text(others));
 }
 
+StartOptions options_of(const RunConfig::Start& start) {
+  return {.beyond = start.positions, .new_heads = start.new_head};
+}
+
 /// Reads what a folder without a head has of the head for the run's task: the pooler, which a class
 /// for classes goes on with. Removes the names of what was read from `drawn`.
 void read_pooler(const TrainingRun& run, const HubFolder& folder, std::vector<std::string>& drawn) {
@@ -95,7 +99,7 @@ std::vector<std::string> start_from_hub(const TrainingRun& run) {
       build_loaded(folder, *spec, Init{.device = run.device}, tensors);
   try {
     std::vector<std::string> drawn =
-        start_from(*run.model, *other, position_offset(*run.config.model), start.positions);
+        start_from(*run.model, *other, position_offset(*run.config.model), options_of(start));
     read_pooler(run, folder, drawn);
     return drawn;
   } catch (const OutOfMemory&) {
@@ -107,7 +111,7 @@ std::vector<std::string> start_from_hub(const TrainingRun& run) {
          folder.type->name, e.what(),
          classes && std::string_view(e.what()).find("classifier") != std::string::npos
              ? "; a folder with classes goes on with the same ones: expected its labels, or "
-               "a folder without such a head"
+               "--new-head to draw that head"
              : "");
   }
 }
@@ -140,7 +144,7 @@ Started start_from_run(const TrainingRun& run) {
   require(bad.empty(), "--from", "{}: \"{}\" holds NaN or infinity; expected another run",
           checkpoint, bad);
   try {
-    std::vector<std::string> heads = start_from(*run.model, *other, offset, start.positions);
+    std::vector<std::string> heads = start_from(*run.model, *other, offset, options_of(start));
     return {values["step"].integer(), std::move(heads)};
   } catch (const OutOfMemory&) {
     throw;

@@ -77,7 +77,8 @@ Settings with_hub_model(const Settings& settings, std::optional<HubTask> task) {
   const bool model = last_setting(settings, "model.name") != nullptr;
   const HubFolder folder = read_hub_folder(path);
   HubFolder used = model || !task ? folder : with_hub_head(folder, *task);
-  if (used.head != folder.head) used.labels.clear();  // those of another head
+  const bool drawn = is_on(settings, "start.new_head");
+  if (used.head != folder.head || drawn) used.labels.clear();  // those of another head
   Settings all = model_of(used, model);
   std::copy_if(settings.begin(), settings.end(), std::back_inserter(all),
                [](const Setting& s) { return s.key != "model.name"; });

@@ -174,7 +174,7 @@ Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
 }
 
 std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
-                                    NewPositions beyond, int64_t dropped_rows) {
+                                    const StartOptions& options) {
   const auto same = [](std::string name) { return name; };
   const std::map<std::string, Tensor> old = by_name(from);
   TensorList known;
@@ -183,13 +183,15 @@ std::vector<std::string> start_from(Module& to, Module& from, int64_t position_o
   for (const NamedTensor& b : named_buffers(to)) buffers.insert(b.name);
   for (const NamedTensor& p : named_state(to)) {
     const bool own = of_task(p.name) || buffers.contains(p.name);
-    if (own && find(old, p.name) == nullptr) {
+    const bool drawn = options.new_heads && of_task(p.name) && !p.name.starts_with("pool.");
+    if (drawn || (own && find(old, p.name) == nullptr)) {
       heads.push_back(p.name);
     } else {
       known.push_back(p);
     }
   }
-  copy_values(std::move(known), from, same, {position_offset, beyond, dropped_rows});
+  copy_values(std::move(known), from, same,
+              {position_offset, options.beyond, options.dropped_rows});
   return heads;
 }
 

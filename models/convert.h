@@ -27,22 +27,30 @@ enum class NewPositions : uint8_t { repeat, keep };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repeat", "keep"};
 
+/// What start_from() does where two models differ.
+struct StartOptions {
+  /// What further positions get; `keep` is for comparison \cite beltagy2020 (table 5: 10.3 bits
+  /// instead of 1.96 before any further training).
+  NewPositions beyond = NewPositions::repeat;
+  /// First rows of a position table in `from` that `to` does not have: 2 when an LED whose tables
+  /// begin with position 0, as in transformers, starts from BART.
+  int64_t dropped_rows = 0;
+  /// Whether outputs for classes, tags, spans and choices keep their initial values even if `from`
+  /// has some; a pooler is taken over all the same.
+  bool new_heads = false;
+};
+
 /// Converts a trained model with full attention into one with LongformerAttention, or a shorter
 /// model into a longer one. Copies to every parameter and buffer of `to` the one of the same name
 /// in `from`. Global projections get the sliding ones if `from` has no global ones, and position
 /// tables are extended.
 ///   position_offset  rows of the tables before position 0
-///   beyond           what further positions get; `keep` is for comparison \cite beltagy2020
-///                    (table 5: 10.3 bits instead of 1.96 before any further training)
-///   dropped_rows     first rows of a table in `from` that `to` does not have: 2 when an LED whose
-///                    tables begin with position 0, as in transformers, starts from BART
 /// The last rows of a token table that is longer than in `from` keep their initial values, and so
 /// do buffers and encoder heads for classes, tags, spans and choices that `from` lacks; their names
 /// are returned. Throws ValueError that names what else `from` lacks, and
 /// ShapeError on other differences of shape, both before any parameter changes.
 std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
-                                    NewPositions beyond = NewPositions::repeat,
-                                    int64_t dropped_rows = 0);
+                                    const StartOptions& options = {});
 
 /// Converts a trained encoder in BERT's shape into an encoder-decoder, as BigBird's base model
 /// starts from RoBERTa \cite zaheer2020 : encoder, decoder and tables get the values of the

@@ -178,6 +178,11 @@ const Setting* last_setting(const Settings& settings, std::string_view key) {
   return found;
 }
 
+bool is_on(const Settings& settings, std::string_view key) {
+  const Setting* s = last_setting(settings, key);
+  return s != nullptr && (s->text ? s->value == Json("true") : s->value == Json(true));
+}
+
 Setting parse_setting(std::string_view text, const std::string& origin) {
   const size_t equals = text.find('=');
   require(equals != std::string_view::npos && equals > 0, "config",

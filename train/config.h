@@ -28,6 +28,8 @@ using Settings = std::vector<Setting>;
 
 /// Returns the last setting of a key, or null.
 const Setting* last_setting(const Settings& settings, std::string_view key);
+/// Returns whether the last setting of a switch is true.
+bool is_on(const Settings& settings, std::string_view key);
 
 /// Reads a TOML file, at most 1 MiB. Throws IoError, ValueError with line and column.
 Settings read_toml(const std::string& path);

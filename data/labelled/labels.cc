@@ -97,8 +97,10 @@ void Labels::refuse(const std::string& value, const std::string& place) const {
     known += (i == 0 ? "" : ", ") + name(i).substr(0, 40);
   }
   if (size() > 20) known += fmt::format(" and {} more", size() - 20);
-  fail<IoError>(kOp, "{}: got {}; expected one of the {} labels of this model: {}", place, value,
-                size(), known);
+  fail<IoError>(kOp,
+                "{}: got {}; expected one of the {} labels of this model: {} (train "
+                "--from FOLDER --new-head draws a head for those of the data)",
+                place, value, size(), known);
 }
 
 void LabelCollector::add(const Json& value, bool is_text, const std::string& place) {

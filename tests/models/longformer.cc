@@ -346,7 +346,7 @@ TEST(Longformer, StartsFromAModelWithFullAttention) {
   // NewPositions::keep leaves the new rows as they are and preserves the outputs.
   Longformer kept(longer, Init{.dtype = DType::f64});
   const Tensor own = contiguous(narrow(parameter(kept, "embed.position.weight"), 0, 18, 25));
-  start_from(kept, base, 2, NewPositions::keep);
+  start_from(kept, base, 2, {.beyond = NewPositions::keep});
   EXPECT_LE(distance(kept.logits(tokens, Pass{}), base.logits(tokens, Pass{})), 1e-12);
   EXPECT_TRUE(
       same_bits(contiguous(narrow(parameter(kept, "embed.position.weight"), 0, 18, 25)), own));

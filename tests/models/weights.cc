@@ -422,7 +422,7 @@ TEST(Checkpoints, LedStartsFromOneOfBart) {
   for (const int64_t offset : {2, 0}) {
     c.position_offset = offset;
     Led led(c, Init{});
-    start_from(led, *bart.model, offset, NewPositions::repeat, 2 - offset);
+    start_from(led, *bart.model, offset, {.dropped_rows = 2 - offset});
     EXPECT_LE(distance(run(led, "", expected["tokens"], expected["lengths"]), expected["logits"]),
               1e-5)
         << offset;

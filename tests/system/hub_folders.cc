@@ -242,7 +242,38 @@ TEST_F(HubClassifier, KeepsItsLabelsAndTheirOrder) {
   write(folder / "others.csv", "text,label\nw5,left\nw6,right\n");
   refused({"train", "--from", from, "--task", "classes", "--data",
            "classes=" + (folder / "others.csv"), "--steps", "1", "--out", folder / "other"},
-          {"left"});
+          {"left", "--new-head"});
+}
+
+TEST_F(HubClassifier, GetsANewHeadForOtherLabels) {
+  write(folder / "rows.csv", "text,label\nw5,left\nw6,right\nw7,left\nw8,right\n");
+  const auto train = [&](const std::string& start, const std::string& out, const char* file) {
+    return must({"train", "--from", start, "--new-head", "--task", "classes", "--data",
+                 "classes=" + (folder / file), "--split", "100/0/0", "--steps", "1", "--lr", "0",
+                 "--length", "16", "--out", folder / out});
+  };
+  const Outcome o = train(from, "run", "rows.csv");
+  EXPECT_NE(o.err.find("drawn anew: classifier.weight, classifier.bias"), std::string::npos)
+      << o.err;
+  must({"export", folder / "run", "--out", folder / "out"});
+  EXPECT_EQ(config_of(folder / "out")["id2label"], (Json(Members{{"0", "left"}, {"1", "right"}})));
+  const auto pooler = [](const std::string& at) {
+    const TensorList all = read_tensors(at + "/model.safetensors");
+    for (const NamedTensor& t : all) {
+      if (t.name == "bert.pooler.dense.weight") return t.tensor.to_vector<float>();
+    }
+    return std::vector<float>{};
+  };
+  EXPECT_FALSE(pooler(from).empty());
+  EXPECT_EQ(pooler(folder / "out"), pooler(from));
+  // From a run, and with as many labels as before.
+  write(folder / "same.csv", "text,label\nw5,up\nw6,down\nw7,up\nw8,down\n");
+  train(folder / "run", "next", "same.csv");
+  must({"export", folder / "next", "--out", folder / "last"});
+  EXPECT_EQ(config_of(folder / "last")["id2label"], (Json(Members{{"0", "down"}, {"1", "up"}})));
+  refused({"train", "--new-head", "--model", "blockbert", "--task", "classes", "--data",
+           "classes=" + (folder / "rows.csv"), "--steps", "1", "--out", folder / "none"},
+          {"--new-head", "--from"});
 }
 
 TEST_F(HubClassifier, IsTheBeginningOfARunThroughARunToo) {

@@ -18,6 +18,7 @@
 #include "ops/elementwise.h"
 #include "ops/patterns/layout_cache.h"
 #include "train/config.h"
+#include "train/gradient_fold.h"
 #include "train/segments.h"
 #include "train/weight_average.h"
 
@@ -82,6 +83,26 @@ void validate_on(const LanguageModel& model, const RunConfig& c, Device device) 
   }
 }
 
+/// The memories of the batches of a step. As in training steps they are replaced together, after
+/// the update. Of passes that are not run the next memories exist all the same.
+struct MemoriesOfStep {
+  MemoriesOfStep(const LanguageModel& model, const RunConfig& c, Device device, int64_t passes)
+      : left_out(static_cast<size_t>(c.accumulate - passes)) {
+    const auto live = [&] { return memory_tracker(device).live()[Category::memory]; };
+    const int64_t before = live();
+    for (int64_t i = 0; i < c.accumulate; ++i) now.push_back(empty_memory(model, c.batch));
+    bytes = live() - before;
+    for (size_t i = 0; i < left_out; ++i) next.push_back(empty_memory(model, c.batch));
+  }
+  void pass_on() {
+    now[0] = std::move(next.back());
+    next.resize(left_out);
+  }
+  size_t left_out;
+  int64_t bytes = 0;  // of `now`
+  std::vector<SegmentMemory> now, next;
+};
+
 void apply(RunConfig& config, const StepShape& shape) {
   set_fields(*config.model, Settings{{"memory", Json(shape.memory), "--memory"},
                                      {"chunks", Json(shape.chunks), "--chunks"},
@@ -126,45 +147,41 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   std::optional<WeightAverage> average = average_of(c, *optimizer);
   HeldByPass held;
   std::vector<Statistics> statistics;
-  // As in training steps: the memories of all batches are replaced together, after the update. Of
-  // several passes the last one counts, when the next memories of all others exist: next[0] has
-  // that of the pass before.
-  std::vector<SegmentMemory> memories, next(1);
-  const int64_t none = memory_tracker(device).live()[Category::memory];
-  for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(empty_memory(*model, c.batch));
-  const int64_t kept = memory_tracker(device).live()[Category::memory] - none;
-  for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(empty_memory(*model, c.batch));
+  const int64_t passes = inspect ? 1 : c.accumulate;
+  MemoriesOfStep memories(*model, c, device, GradientFold::rehearsal(passes));
   const bool waits = c.optimizer.update_period > 1;
   const bool graph = recorded_ && !inspect && !waits;
   const std::function<Tensor()> forward =
-      forward_of(*model, c, device, graph, held, memories,
+      forward_of(*model, c, device, graph, held, memories.now,
                  Pass{.training = true, .gen = Generator{c.seed}.fork("step")}, c.length);
   const ReconstructionErrorMonitor inversion;  // as in training runs
   int64_t results = 0;                         // bytes of the losses of a pass
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
                          .macs = macs,
-                         .passes = graph ? c.accumulate : 1,
+                         .passes = passes,
                          .after_pass =
                              [&] {
                                results = memory::block_bytes(held.losses.loss.nbytes());
                                results *= 1 + std::ssize(held.losses.auxiliary);
                                add_statistics(statistics, std::move(held.losses.statistics));
-                               next[0] = std::move(held.losses.memory);
+                               memories.next.push_back(std::move(held.losses.memory));
                                held = {};
                              },
                          .after_update =
                              [&] {
                                end_step(*model, 0, {}, statistics);
                                statistics.clear();
-                               memories[0] = std::move(next[0]);
+                               memories.pass_on();
                              },
                          .graph = graph};
   if (device != meta_device) measure_step(device, *optimizer, forward, options);
-  if ((c.accumulate > 1 || waits) && !graph) {  // the largest pass already has gradients
+  // Gradients of a step before wait, or stand for those of the batches before one that is
+  // inspected.
+  if (waits || passes < c.accumulate) {
     backward(forward());
     options.after_pass();
-    if (c.accumulate == 1) memories[0] = std::move(next[0]);
+    memories.pass_on();
   }
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
@@ -172,14 +189,15 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   if (inspect) options.trace = &trace.emplace(device);
   StepMemory m = measure_step(device, *optimizer, forward, options);
   if (graph) {
-    m.hold(Category::memory, 2 * kept);  // what the recording reads, copies of its results
+    m.hold(Category::memory,
+           2 * memories.bytes);  // what the recording reads, copies of its results
     m.hold(Category::other, (c.accumulate - 1) * results);
   }
   if (inspect) {
     inspect(*trace, before);
     return m;
   }
-  next.clear();
+  memories.next.clear();
   const int64_t states =
       memory_tracker(device).live()[Category::optimizer] - base[Category::optimizer];
   const int64_t beside = m.optimizer - states + m.graph + (waits ? m.gradient : 0);

@@ -256,6 +256,10 @@ void Prepared::wait_for_update(const Json& values, const TensorList& tensors) {
   } else {
     waiting = {before->number(), values["waiting_targets"].number()};
   }
+  // Earlier versions weighed by the targets of the first batch.
+  const double own = TrainingSteps::unit_of(c, *data);
+  const double by = here / there * (waiting.unit > 0 ? waiting.unit / own : 1);
+  waiting.unit = own;
   for (const NamedTensor& t : tensors) {
     if (is_statistics(t.name)) waiting.statistics.push_back(t);
   }
@@ -264,7 +268,7 @@ void Prepared::wait_for_update(const Json& values, const TensorList& tensors) {
       if (t.name != p.name + kGradient) continue;
       // In earlier versions zeros stand for no gradient.
       if (now == nullptr && global_norm(std::vector{t.tensor}) == 0) continue;
-      set_grad(p.tensor, here == there ? t.tensor : mul(t.tensor, here / there));
+      set_grad(p.tensor, by == 1 ? t.tensor : mul(t.tensor, by));
     }
   }
 }
@@ -680,7 +684,7 @@ void Training::save() {
     const TrainingSteps::Waiting w = steps_.waiting();
     const double scale = TrainingSteps::scale_of(c_, at_.step, p_.loss_scale.value());
     values.emplace_back("waiting",
-                        Members{{"first", w.first}, {"targets", w.all}, {"scale", scale}});
+                        Members{{"first", w.unit}, {"targets", w.all}, {"scale", scale}});
   }
   values.emplace_back("schedule", learning_rate_.state().value());
   for (const JsonMember& m : p_.provenance.values()) values.push_back(m);

@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "core/graph.h"
@@ -15,16 +14,17 @@
 #include "nn/module_list.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "train/gradient_fold.h"
 
 namespace longspan {
 
 namespace {
 
-/// Adds the gradients of a batch, multiplied by `by`.
-void backward_of(const LanguageModel::Losses& result, double by) {
+/// Returns the loss of a batch, multiplied by `by`.
+Tensor total_of(const LanguageModel::Losses& result, double by) {
   Tensor loss = result.total();
   if (by != 1) loss = mul(loss, by);  // which replaces the sum
-  backward(loss);
+  return loss;
 }
 
 /// Adds a value to the number of that name.
@@ -57,7 +57,7 @@ StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
   const RunConfig& c = run_.config;
   if (!c.optimizer.period().waits(step)) {
     statistics_.clear();  // of a step whose update was left out
-    first_targets_ = targets_ = 0;
+    targets_ = 0;
   }
   next_.clear();
   begin_streams(step);
@@ -78,7 +78,7 @@ void TrainingSteps::update(int64_t step, double lr) {
 }
 
 TrainingSteps::Waiting TrainingSteps::waiting() const {
-  Waiting w{.first = first_targets_, .all = targets_};
+  Waiting w{.unit = unit_of(run_.config, task_data_), .all = targets_};
   for (const auto& [name, module] : ModuleList(*run_.model).modules) {
     for (const Statistics& s : statistics_) {
       for (size_t i = 0; s.of == module && i < s.sums.size(); ++i) {
@@ -90,7 +90,6 @@ TrainingSteps::Waiting TrainingSteps::waiting() const {
 }
 
 void TrainingSteps::wait_for_update(const Waiting& w) {
-  first_targets_ = w.first;
   targets_ = w.all;
   std::unordered_map<std::string, TensorList> sums_of;  // a checkpoint orders them otherwise
   for (const NamedTensor& t : w.statistics) {
@@ -138,22 +137,28 @@ double TrainingSteps::loss_of(int64_t step) const {
   return task_data_.forward(step * run_.config.accumulate, memory_of(0), Pass{}).losses.loss.item();
 }
 
+double TrainingSteps::unit_of(const RunConfig& c, const TaskData& data) {
+  if (c.accumulate == 1 && c.optimizer.update_period == 1) return 0;
+  return static_cast<double>(data.targets_of_batch(c));
+}
+
 // The loss of a step is the mean over all targets of its batches together: each batch is weighted
-// by its number of targets. The total is known after the last batch only; until then the number of
-// the first batch is the unit. The gradients of several steps before an update are added up in the
-// same way.
+// by its number of targets. The total is known after the last batch only; until then a number that
+// depends on no batch is the unit. The gradients of several steps before an update are added up in
+// the same way.
 StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
   const auto steps = static_cast<double>(c.optimizer.period().at(step));
-  double unit = first_targets_, all = 0;
+  double unit = unit_of(c, task_data_), all = 0;
+  GradientFold fold(parameters_, c.accumulate);
   for (int64_t i = 0; i < c.accumulate; ++i) {
     auto [result, tokens, counted] =
         task_data_.forward(step * c.accumulate + i, memory_of(i), pass.at(i));
     if (unit == 0) unit = static_cast<double>(counted);
     all += static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
-    backward_of(result, weight / steps * factor);
+    fold.backward(total_of(result, weight / steps * factor));
     add_statistics(statistics_, std::move(result.statistics));
     if (!memories_.empty()) next_.push_back(std::move(result.memory));
     done.loss += result.loss.item() * weight;
@@ -162,7 +167,6 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
     }
     done.tokens += tokens;
   }
-  first_targets_ = unit;
   targets_ += all;
   done.scored = all > 0;
   done.trains = targets_ > 0;
@@ -183,11 +187,12 @@ std::vector<Tensor> TrainingSteps::record(const std::vector<Tensor>& in,
   std::vector<Statistics> sums;
   recorded_.clear();
   auto memory = in.begin() + 2 * std::ssize(before);
+  GradientFold fold(parameters_, std::ssize(before));
   for (size_t i = 0; i < before.size(); ++i) {
     auto result =
         losses_of(run_, {in[2 * i], in[2 * i + 1]}, taken(before[i], memory), pass.at(uint64_t{i}));
     append(result.memory, after);
-    backward_of(result, share() * factor);
+    fold.backward(total_of(result, share() * factor));
     add_statistics(sums, std::move(result.statistics));
     results.push_back(result.loss.detach());
     recorded_.emplace_back();

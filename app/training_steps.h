@@ -37,13 +37,14 @@ class TrainingSteps {
       : run_(run),
         task_data_(task_data),
         memories_(memories),
+        parameters_(optimizer.parameters()),
         graph_(run.device, optimizer),
         end_(*run.model) {}
 
   /// What waits for an update (UpdatePeriod) besides the gradients, which the parameters have.
   struct Waiting {
     static constexpr const char* mark = ".statistics.";  ///< in the names of sums
-    double first = 0, all = 0;   ///< targets that counted: those of the first batch, and of all
+    double unit = 0, all = 0;    ///< what a batch's targets are weighed by, and targets so far
     TensorList statistics = {};  ///< sums since the last update, as "MODULE.statistics.0"
   };
   Waiting waiting() const;
@@ -54,6 +55,10 @@ class TrainingSteps {
   static double scale_of(const RunConfig& config, int64_t step, double factor) {
     return factor / static_cast<double>(config.accumulate * config.optimizer.period().at(step));
   }
+
+  /// Returns the number of targets with which a batch weighs 1, if several batches make an update;
+  /// else 0.
+  static double unit_of(const RunConfig& config, const TaskData& data);
 
   /// Adds the gradients of step `step` to the parameters, multiplied by `factor` (the loss scale).
   /// `last` is the number of the last step; step / last is the progress that layers see.
@@ -89,11 +94,12 @@ class TrainingSteps {
   const TaskData& task_data_;
   std::vector<SegmentMemory>& memories_;
   std::vector<SegmentMemory> next_;  // after the last gradients()
+  TensorList parameters_;
   StepGraph graph_;
   EndOfStep end_;
   std::string refusal_;
-  double first_targets_ = 0, targets_ = 0;  // that counted since the last update
-  std::vector<Statistics> statistics_;      // sums over the batches since the last update
+  double targets_ = 0;                  // that counted since the last update
+  std::vector<Statistics> statistics_;  // sums over the batches since the last update
   // Of the recorded step: its factor, the names of its auxiliary losses in order ("": the loss),
   // and the modules with statistics with their numbers of sums.
   double factor_ = 1;

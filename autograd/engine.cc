@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "autograd/leaf_watch.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/kernels/copy.h"
@@ -63,6 +64,7 @@ class Engine {
   Engine(bool retain, std::vector<Target> targets, LeafTarget leaf_target)
       : retain_(retain),
         only_targets_(leaf_target == LeafTarget::targets),
+        to_leaves_(leaf_target == LeafTarget::leaves),
         targets_(std::move(targets)),
         surrounding_(leaf_target == LeafTarget::surrounding ? current() : nullptr) {}
 
@@ -80,6 +82,7 @@ class Engine {
   }
 
   void run() {
+    LeafWatch::Pass watched(roots_, to_leaves_ && current() == nullptr);
     const Running running(this);
     if (only_targets_) find_paths();
     for (auto& [edge, dy] : seeds_) deliver(edge, std::move(dy));
@@ -92,7 +95,9 @@ class Engine {
       std::vector<Tensor> dy = std::move(entry->second);
       pending_.erase(entry);
       step(node, std::move(dy));
+      watched.ran(*node);
     }
+    watched.end();
   }
 
  private:
@@ -204,6 +209,7 @@ class Engine {
       }
       if (only_targets_) return {};
       if (surrounding_ != nullptr) return surrounding_->place_of(edge);
+      LeafWatch::Pass::require_open(*leaf);
       return {&leaf->leaf->grad, true};
     }
     if (only_targets_ && !leads_on(*edge.node) && !is_target(*edge.node)) return {};
@@ -245,7 +251,7 @@ class Engine {
     }
   }
 
-  bool retain_, only_targets_;
+  bool retain_, only_targets_, to_leaves_;
   std::vector<Target> targets_;
   Engine* surrounding_;
   std::vector<std::shared_ptr<Node>> roots_;

@@ -10,19 +10,15 @@
 #include <optional>
 #include <tuple>
 
-#include "autograd/engine.h"
 #include "core/deferred.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "ops/cost.h"
 #include "ops/patterns/layout_cache.h"
+#include "train/gradient_fold.h"
 
 namespace longspan {
 namespace {
-
-/// The first pass finds no gradients, the second those of the first; later ones need the same as
-/// the third.
-constexpr int64_t different_passes = 3;
 
 int64_t total(const Usage& usage, const Usage& base) {
   return usage.total() - usage[Category::cache] - (base.total() - base[Category::cache]);
@@ -180,8 +176,11 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.parameter = before[Category::parameter] - base[Category::parameter];
   count_asked_layouts();
   tracker.reset_peak();
-  for (int64_t pass = 0; pass < std::min(options.passes, different_passes); ++pass) {
+  const int64_t passes = GradientFold::rehearsal(options.passes);
+  std::optional<GradientFold> fold;
+  for (int64_t pass = 0; pass < passes; ++pass) {
     const Within phase(regions.gradients);
+    if (!fold) fold.emplace(optimizer.parameters(), passes, GradientFold::rehearsed_group);
     std::optional<MacCount> macs;
     if (options.macs) macs.emplace();
     const Tensor y = loss();
@@ -191,11 +190,12 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
     if (options.trace != nullptr) m.terms = saved_terms(*options.trace);
     if (macs) m.macs = macs->total();
     m.forward_peak = std::max(m.forward_peak, phase_peak(device, base, m));
-    backward(y);
+    fold->backward(y);
     if (macs) m.again = macs->total() - m.macs;
     m.backward_peak = std::max(m.backward_peak, phase_peak(device, base, m));
     if (options.after_pass) options.after_pass();
   }
+  fold.reset();
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
   if (options.clip > 0) clip_gradients(optimizer, options.clip);
   if (regions.gradients) {
@@ -221,8 +221,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.hold(Category::cache, m.layouts);
   if (rehearsal) {
     // Of more passes than were measured, each adds as many constants as the others.
-    const int64_t measured = std::min(options.passes, different_passes);
-    const int64_t constants = rehearsal->bytes() / std::max<int64_t>(measured, 1) * options.passes;
+    const int64_t constants = rehearsal->bytes() / passes * options.passes;
     m.hold(Category::workspace, std::max(rehearsal->bytes(), constants));
   }
   for (std::optional<memory::Region>* region : {&regions.gradients, &regions.update}) {

@@ -56,8 +56,8 @@ struct MeasureOptions {
   Usage base = {};               ///< memory that was live before the model was built
   MemoryTrace* trace = nullptr;  ///< for StepMemory::terms
   bool macs = true;              ///< whether to count them, which takes time for long sequences
-  /// Forward and backward passes before the update. At most three are run: later ones need the same
-  /// as the third.
+  /// Forward and backward passes before the update, whose gradients GradientFold adds. No more are
+  /// run than GradientFold::rehearsal() says: others need the same.
   int64_t passes = 1;
   /// Called after each backward pass: drops what a run holds besides the loss until then.
   std::function<void()> after_pass = {};
@@ -70,10 +70,10 @@ struct MeasureOptions {
 };
 
 /// Runs a training step (loss() forward, backward, clipping, and an update with learning rate 0)
-/// and returns what it needed. Peaks are the largest over all `passes`; other figures are those of
-/// the last pass. On meta_device this is a prediction, in which every op adds the closed-form sizes
-/// of what it allocates, saves and frees, and nothing is computed or allocated; on other devices it
-/// is a measurement.
+/// and returns what it needed. Gradients that the parameters have wait for the same update. Peaks
+/// are the largest over all `passes`; other figures are those of the last pass. On meta_device this
+/// is a prediction, in which every op adds the closed-form sizes of what it allocates, saves and
+/// frees, and nothing is computed or allocated; on other devices it is a measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options = {});
 

@@ -92,6 +92,7 @@ class DocumentData final : public TaskData {
   /// Throws ValueError if there is no training document, or no label or summary to learn from.
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   /// Bits of every target token of the masked sentences, with masks drawn from the seed, the split
   /// and the index of the document; or of every label.
   double bits(const std::string& part) const override;

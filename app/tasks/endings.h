@@ -49,6 +49,7 @@ class EndingData final : public TaskData {
   std::string unit() const override { return "question"; }
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   double bits(const std::string& part) const override { return evaluate(part).bits; }
   /// Reports accuracy, and the questions that were furthest off.
   Evaluation evaluate(const std::string& part) const override;

@@ -80,6 +80,7 @@ class LabelData final : public TaskData {
   /// Throws ValueError if motifs of these sizes are impossible.
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   double bits(const std::string& part) const override;
   /// Reports accuracy, F1 (with a single label), and the median areas under the curve, in percent.
   Evaluation evaluate(const std::string& part) const override;

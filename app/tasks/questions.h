@@ -67,6 +67,7 @@ class ChoiceData final : public TaskData {
   /// Throws ValueError if a question and its candidates alone fill a window.
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   double bits(const std::string& part) const override { return scores(part).bits; }
   Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
@@ -106,6 +107,7 @@ class SpanData final : public TaskData {
   /// Throws IoError if a document is missing.
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   /// Bits of the correct starts plus bits of the correct ends, over windows that contain an answer.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }

@@ -56,6 +56,10 @@ class SampleData final : public TaskData {
   std::string unit() const override;
   void prepare() override {}
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override {
+    if (finds_answers()) return c.batch;
+    return c.batch * (task_->shape().scored >= 0 ? task_->shape().scored : c.length);
+  }
   std::optional<Batch> batch(int64_t i) const override;
   Tensor first_batch() const override { return finds_answers() ? Tensor{} : batch_of(0).tokens; }
   /// If the model keeps a memory: each sample is a stream, of several segments if it is longer than

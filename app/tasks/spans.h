@@ -57,6 +57,7 @@ class AnswerData final : public TaskData {
   std::string unit() const override { return "place"; }
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   double bits(const std::string& part) const override { return evaluate(part).bits; }
   /// Reports exact matches and F1 as SQuAD does, with questions without an answer as SQuAD 2 does,
   /// and the questions that were furthest off.

@@ -112,6 +112,9 @@ class TaskData {
   virtual bool streams() const { return false; }
   /// Returns which streams begin with batch i (StreamBatch::reset); undefined: none does.
   virtual Tensor reset(int64_t /*i*/) const { return {}; }
+  /// Returns how many targets (Forward::counted) a batch of the configuration has, or may have
+  /// where they differ; no batch is read. By default every token is one.
+  virtual int64_t targets_of_batch(const RunConfig& c) const { return c.batch * c.length; }
   /// Whether there may be a batch in which nothing is a target.
   virtual bool batches_may_lack_targets() const { return false; }
   /// Returns batch `i` if forward() reads only tokens and targets, of one shape, with the same

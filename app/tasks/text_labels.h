@@ -76,6 +76,7 @@ class TextLabelData final : public TaskData {
   std::string unit() const override { return "text"; }
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
   double bits(const std::string& part) const override { return evaluate(part).bits; }
   /// Reports accuracy, F1 and Matthews correlation, of several labels and of numbers what fits
   /// them, a table of confusions and the texts that were furthest off.

@@ -38,7 +38,7 @@ struct SteppedRun {
   void take(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       gradients(i);
-      update(i);
+      if (!run.config.optimizer.period().waits(i + 1)) update(i);
     }
   }
   /// Returns the values of all that later steps depend on, by name.
@@ -209,12 +209,14 @@ TEST(StateOutsideGradients, IsTakenFromAnotherRun) {
 }
 
 TEST(StateOutsideGradients, IsPredicted) {
-  for (const int64_t accumulate : {1, 2, 4}) {
-    SCOPED_TRACE(accumulate);
+  for (const auto& [accumulate, period] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {2, 1}, {4, 1}, {9, 1}, {12, 1}, {18, 1}, {1, 2}, {2, 2}, {4, 2}, {12, 2}}) {
+    SCOPED_TRACE(fmt::format("{} batches, {} steps", accumulate, period));
     ClusterConfig model;
     model.d_model = 64;
     RunConfig config = clusters_config(model);
     config.accumulate = accumulate;
+    config.optimizer.update_period = period;
     config.batch = 32;
     const StepPlanner planner(config);
     const StepMemory predicted = planner.step(planner.own()),
@@ -228,6 +230,7 @@ TEST(StateOutsideGradients, IsPredicted) {
     const int64_t before = memory_tracker().live().total();
     RunConfig same = clusters_config(model);
     same.accumulate = accumulate;
+    same.optimizer.update_period = period;
     same.batch = 32;
     SteppedRun run(std::move(same));
     int64_t bytes = 0;
@@ -235,11 +238,11 @@ TEST(StateOutsideGradients, IsPredicted) {
       bytes += memory::block_bytes(t.tensor.nbytes());
     }
     EXPECT_EQ(predicted.parameter, bytes);
-    run.take(2);
+    run.take(3);
     memory_tracker().reset_peak();
     run.take(1);
     const auto peak = static_cast<double>(memory_tracker().peak().total() - before);
-    EXPECT_NEAR(static_cast<double>(predicted.peak()), peak, 0.02 * peak);
+    EXPECT_NEAR(static_cast<double>(predicted.peak()), peak, 0.02 * peak) << predicted.peak();
   }
 }
 

@@ -124,6 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
         Shape{"standard", of("transformer", "128", "1", {"model.n_layer=4"})},
         Shape{"checkpoint", of("transformer", "96", "1", {narrow})},
         Shape{"reversible", of("transformer", "96", "2", {narrow, "accumulate=2"})},
+        Shape{"standard", of("transformer", "48", "1", {narrow, "accumulate=11"})},
         Shape{"lean", of("transformer", "60", "1", {narrow, "optimizer.update_period=2"})},
         Shape{"checkpoint",
               of("transformer_xl", "512", "1", {"model.d_model=32", "model.n_layer=12"})},

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/named_tensor.h"
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// Sums the gradients of the batches of a step in an order that depends on nothing but their
+/// number: those of each batch by themselves, the batches from left to right in groups of 8, then
+/// the groups, then what parameters have of steps before (UpdatePeriod). So the sums do not depend
+/// on how batches are distributed over passes, runs or processes.
+///   GradientFold fold(optimizer.parameters(), batches);
+///   for (int64_t i = 0; i < batches; ++i) fold.backward(loss_of(i));
+/// Each gradient is folded as soon as it is complete (LeafWatch), so that two copies exist only of
+/// those still open. More than 8 batches need room for another sum.
+class GradientFold {
+ public:
+  static constexpr int64_t default_group = 8;
+
+  /// Takes the gradients that the parameters have aside. `group`: batches of a group.
+  GradientFold(const TensorList& parameters, int64_t batches, int64_t group = default_group);
+  /// If batches are missing because of an error, gives back the gradients that the parameters had,
+  /// so that the step can be taken again. After an error in the last batch gradients are missing.
+  ~GradientFold();
+  GradientFold(const GradientFold&) = delete;
+  GradientFold& operator=(const GradientFold&) = delete;
+
+  /// Runs backward(loss) for the next batch. After that of the last batch the parameters have the
+  /// sums.
+  void backward(const Tensor& loss);
+
+  /// Returns how many passes, with groups of `rehearsed_group`, hold as much memory as a step of
+  /// so many batches with groups of the default size.
+  static int64_t rehearsal(int64_t batches);
+  static constexpr int64_t rehearsed_group = 3;
+
+ private:
+  static constexpr size_t kLevels = 3;  // batches of a group, groups of a step, steps
+
+  void fold(size_t parameter);
+
+  std::vector<Tensor> parameters_;
+  int64_t batches_, group_, done_ = 0;
+  std::array<std::vector<Tensor>, kLevels> sums_;  // each of all parameters
+  bool needed_ = false;
+};
+
+}  // namespace longspan

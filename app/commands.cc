@@ -272,6 +272,7 @@ constexpr Use uses[] = {
               c.config.schedule.name == ScheduleName::linear;
      }},
     {"schedule.", train},
+    {"ranks.", train},
     {"start.positions", train, "runs that start with --from",
      [](const Case& c) { return !c.config.start.from.empty(); }},
     {"start.new_head", train, "tables of texts with labels, and runs that start with --from",

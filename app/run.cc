@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "data/data_sets.h"
 #include "train/log.h"
+#include "train/owned_parameters.h"
 #include "train/state.h"
 #include "train/weight_average.h"
 
@@ -33,9 +34,9 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder, bool blank)
           "got given, whose blocks a program sets; expected uniform or first_1024");
 }
 
-std::optional<WeightAverage> average_of(const RunConfig& c, const Optimizer& optimizer) {
+std::optional<WeightAverage> average_of(const RunConfig& c, const TensorList& weights) {
   std::optional<WeightAverage> average;
-  if (c.optimizer.average > 0) average.emplace(optimizer.parameters(), c.optimizer.average);
+  if (c.optimizer.average > 0) average.emplace(weights, c.optimizer.average);
   return average;
 }
 
@@ -52,11 +53,11 @@ void read_average(const std::string& checkpoint, const TensorList& parameters) {
   read_optimizer_tensors(checkpoint, averages);
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
-                                          const TensorList& weights) {
+namespace {
+
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig::Optimizer& o,
+                                        const std::vector<ParameterGroup>& groups) {
   const AdamOptions adam{o.beta1, o.beta2, o.eps, o.weight_decay};
-  const bool matrices_only = o.name == OptimizerName::adamw || o.name == OptimizerName::lamb;
-  const std::vector<ParameterGroup> groups = parameter_groups(weights, o.parameters, matrices_only);
   switch (o.name) {
     case OptimizerName::adamw:
       return std::make_unique<AdamW>(groups, adam);
@@ -73,6 +74,22 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
       break;
   }
   return std::make_unique<Adam>(groups, adam);
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o, const TensorList& weights,
+                                          OwnedParameters* owned) {
+  const bool matrices_only = o.name == OptimizerName::adamw || o.name == OptimizerName::lamb;
+  std::vector<ParameterGroup> groups = parameter_groups(weights, o.parameters, matrices_only);
+  if (owned != nullptr) {
+    const bool norms_of_tensors =
+        o.name == OptimizerName::lamb || o.name == OptimizerName::adafactor || o.step_clip > 0;
+    groups = owned->divide(groups, !norms_of_tensors);
+  }
+  std::unique_ptr<Optimizer> optimizer = optimizer_of(o, groups);
+  if (owned != nullptr) optimizer->share(owned);
+  return optimizer;
 }
 
 LossScale make_loss_scale(const RunConfig& c) {

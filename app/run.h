@@ -19,6 +19,8 @@
 
 namespace longspan {
 
+class OwnedParameters;
+
 /// The state of a run that training, evaluation and sampling share.
 struct TrainingRun {
   RunConfig config;
@@ -39,23 +41,24 @@ struct TrainingRun {
   Generator generator() const { return Generator{config.seed}; }
   /// Returns how many samples (segments, pairs, documents) were read before batch i of the run.
   int64_t samples_before(int64_t i) const {
-    return origin.samples + (i - origin.step * config.accumulate) * config.batch;
+    return origin.samples + (i - origin.step * config.batches_per_step()) * config.batch;
   }
   /// Returns which segment of their streams a batch of the run has.
-  int64_t segment_of(int64_t i) const { return i / config.accumulate - origin.step; }
+  int64_t segment_of(int64_t i) const { return i / config.batches_per_step() - origin.step; }
 };
 
-/// Returns the moving average of the weights that a configuration asks for.
-std::optional<WeightAverage> average_of(const RunConfig& config, const Optimizer& optimizer);
+/// Returns the moving average of these weights that a configuration asks for.
+std::optional<WeightAverage> average_of(const RunConfig& config, const TensorList& weights);
 
 /// Reads the average of the weights (RunConfig::Optimizer::average) into the parameters of a
 /// checkpoint. Throws IoError.
 void read_average(const std::string& checkpoint, const TensorList& parameters);
 
 /// Builds the optimizer that a configuration names, of the parameters that it trains; freezes the
-/// others.
+/// others. `owned`, if not null, divides them among several processes.
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
-                                          const TensorList& weights);
+                                          const TensorList& weights,
+                                          OwnedParameters* owned = nullptr);
 
 /// Returns the initial loss scale of a run: f16 needs one; f32 and bf16 do not.
 LossScale make_loss_scale(const RunConfig& config);

@@ -31,7 +31,7 @@ void RunConfig::visit(Fields& v) {
   v("name", model_name);
   model->visit(v);
   v.leave();
-  v("optimizer", optimizer)("schedule", schedule)("start", start);
+  v("optimizer", optimizer)("schedule", schedule)("start", start)("ranks", ranks);
 }
 
 void RunConfig::follow_length() {

@@ -46,6 +46,9 @@ struct RunConfig {
   std::string split;              ///< empty: the data set's own
   std::string tokenizer;          ///< for bytes; empty: raw bytes
   int64_t length = 0, batch = 0, accumulate = 1;
+  int64_t processes = 1;  ///< that mpirun has started; no part of config.toml
+  /// Batches of a step, of all processes together.
+  int64_t batches_per_step() const { return accumulate * processes; }
   int64_t steps = 0;   ///< 0: no limit except `seconds`
   double seconds = 0;  ///< 0: no limit except `steps`
   uint64_t seed = 1;
@@ -115,6 +118,15 @@ struct RunConfig {
       v("factor", factor, range::fraction, "step: what each drop multiplies the rate by");
     }
   } schedule;
+
+  /// Several processes that train together.
+  struct Ranks {
+    double timeout = 300;
+    void visit(auto& v) {
+      v("timeout", timeout, range::positive,
+        "seconds after which a process that does not answer ends the run");
+    }
+  } ranks;
 
   /// Starts from the parameters of another run instead of random ones; used once, before the first
   /// step.

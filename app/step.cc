@@ -144,7 +144,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       c.model->build(Init{Generator{c.seed}.fork("init"), device});
   require_length(c, *model);
   const auto optimizer = make_optimizer(c.optimizer, named_parameters(*model));
-  std::optional<WeightAverage> average = average_of(c, *optimizer);
+  std::optional<WeightAverage> average = average_of(c, optimizer->parameters());
   HeldByPass held;
   std::vector<Statistics> statistics;
   const int64_t passes = inspect ? 1 : c.accumulate;

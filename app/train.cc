@@ -8,8 +8,10 @@
 #include "app/commands.h"
 #include "app/make_config.h"
 #include "app/run_folder.h"
+#include "app/several.h"
 #include "app/step.h"
 #include "app/training.h"
+#include "core/communicator.h"
 #include "core/error.h"
 #include "data/data_sets.h"
 #include "data/io/files.h"
@@ -96,9 +98,29 @@ void make_absolute(RunConfig& c) {
   c.tokenizer = absolute_path(path) + c.tokenizer.substr(path.size());
 }
 
+/// Has a run that goes on with another number of processes compute as many batches in each step as
+/// before, unless the command line says otherwise.
+void keep_batches(const CommandLine& line, const Beginning& beginning, int64_t processes,
+                  Settings& settings) {
+  if (beginning.checkpoint.empty() || last_setting(line.settings, "accumulate") != nullptr) return;
+  const Json values = read_values(beginning.checkpoint);
+  const Json* const batches = values.find("batches_per_step");
+  if (batches == nullptr && processes == 1) return;
+  const Setting* const before = last_setting(settings, "accumulate");
+  const int64_t all = batches != nullptr  ? batches->integer()
+                      : before != nullptr ? before->value.integer()
+                                          : 1;
+  require(
+      all % processes == 0, "--resume",
+      "the run in {} has {} batches in each step, and there are {} processes; expected a number "
+      "of processes that divides them, or --set accumulate=N for another number of batches",
+      beginning.out, all, processes);
+  settings.push_back({"accumulate", Json(all / processes), "--resume"});
+}
+
 /// Returns the configuration of the run: that of the run folder if it continues, changed by the
 /// command line.
-TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
+TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning, int64_t processes) {
   Settings settings;
   const std::string config_path = beginning.out + "/config.toml";
   if (beginning.resume && kind_of_path(config_path, "train") != PathKind::nothing) {
@@ -119,6 +141,7 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
           "choose another --out",
           beginning.out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
+  keep_batches(line, beginning, processes, settings);
   const std::optional<Choice> automatic = take_auto(settings);
   require(
       automatic != Choice::any || beginning.checkpoint.empty(), "--memory",
@@ -126,6 +149,7 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
       "the policy it has",
       beginning.out);
   TrainingPlan plan{make_config(settings), planned_seconds};
+  plan.config.processes = processes;
   make_absolute(plan.config);
   plan.remark = fill_sizes(plan.config, settings);
   require_used(line, plan.config);
@@ -135,6 +159,50 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning) {
   if (!plan.remark.empty() && !of_memory.empty()) plan.remark += "\n";
   plan.remark += of_memory;
   return plan;
+}
+
+/// What must be the same in all processes, a line each.
+std::string identity_of(Prepared& p) {
+  std::string lines;
+  const auto add = [&](const std::string& name, const Json& value) {
+    lines += fmt::format("{}: {}\n", name, to_string(value));
+  };
+  const Json config = to_json(p.run.config);
+  for (const JsonMember& m : config.object()) {
+    if (m.name != "threads") add(m.name, m.value);
+  }
+  for (const JsonMember& m : p.provenance.values()) add(m.name, m.value);
+  add("checkpoint", p.beginning.checkpoint);
+  add("step", p.at.step);
+  add("parameters", checksum_of(p.state));
+  return lines;
+}
+
+/// The same in several processes, of which the first writes.
+int train_together(Communicator& ranks, const CommandLine& line) {
+  const std::string said = share_processors(ranks);
+  std::optional<Prepared> prepared;
+  std::optional<Training> training;
+  try {
+    start_together(ranks, [&] {
+      const Beginning beginning = beginning_of(line);
+      TrainingPlan plan = plan_of(line, beginning, ranks.size());
+      ranks.timeout = plan.config.ranks.timeout;
+      plan.remark = said + (plan.remark.empty() ? "" : "\n") + plan.remark;
+      prepared.emplace(beginning, std::move(plan), &ranks);
+    });
+    start_together(ranks, [&] { require_equal(ranks, identity_of(*prepared)); });
+  } catch (const Silent&) {
+    return 1;
+  }
+  try {
+    training.emplace(*prepared);
+    training->run();
+    ranks.gather("", "the end");  // the first has written everything
+  } catch (const std::exception& e) {
+    end_together(ranks, e.what());
+  }
+  return 0;
 }
 
 }  // namespace
@@ -153,8 +221,10 @@ int train_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan train --model NAME --data bytes=FILE --out DIR: trains a model and leaves a run "
       "folder with checkpoints, figures and pictures.");
+  const std::unique_ptr<Communicator> ranks = open_communicator();
+  if (ranks->size() > 1) return train_together(*ranks, line);
   const Beginning beginning = beginning_of(line);
-  Prepared prepared(beginning, plan_of(line, beginning));
+  Prepared prepared(beginning, plan_of(line, beginning, 1));
   Training(prepared).run();
   return 0;
 }

@@ -14,6 +14,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/error.h"
+#include "core/kernels/copy.h"
 #include "data/io/files.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -130,14 +131,17 @@ std::vector<SegmentMemory> empty_memories(const LanguageModel& model, int64_t ba
 
 /// The samples of a step.
 struct Sizes {
-  int64_t batch = 0, accumulate = 0;
+  int64_t batch = 0, batches = 0;
 };
 
 /// Returns the sizes that a run had, or those that it has if that is unknown.
 Sizes sizes_of(const Before& before, const RunConfig& now) {
-  const Json *batch = before.find("batch"), *accumulate = before.find("accumulate");
-  return {batch != nullptr ? batch->integer() : now.batch,
-          accumulate != nullptr ? accumulate->integer() : now.accumulate};
+  const Json *batch = before.find("batch"), *accumulate = before.find("accumulate"),
+             *all = before.values.find("batches_per_step");
+  return {batch != nullptr ? batch->integer() : now.batch, all != nullptr ? all->integer()
+                                                           : accumulate != nullptr
+                                                               ? accumulate->integer()
+                                                               : now.batches_per_step()};
 }
 
 /// Returns "nan" whatever its sign, "inf" or "-inf".
@@ -147,7 +151,7 @@ std::string nonfinite_text(double value) {
 
 }  // namespace
 
-Prepared::Prepared(Beginning from, TrainingPlan plan)
+Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
     : beginning(std::move(from)),
       remark(std::move(plan.remark)),
       run(std::move(plan.config), beginning.out, continues()),
@@ -156,9 +160,11 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   const RunConfig& c = run.config;
   data->prepare();
   state = named_state(*run.model);
-  optimizer = make_optimizer(c.optimizer, named_parameters(*run.model));
-  average = average_of(c, *optimizer);
-  if (data->streams()) memories = empty_memories(*run.model, c.accumulate, c.batch);
+  if (ranks != nullptr && ranks->size() > 1) shared = std::make_unique<SharedTraining>(*ranks);
+  optimizer =
+      make_optimizer(c.optimizer, named_parameters(*run.model), shared ? &shared->owned : nullptr);
+  average = average_of(c, trained());
+  if (data->streams()) memories = empty_memories(*run.model, c.batches_per_step(), c.batch);
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
   unit = data->loss_unit();
@@ -198,12 +204,22 @@ void Prepared::restore(double planned_seconds) {
     require_same_parameters(*before, run.config);
     if (!memories.empty()) {
       const Sizes old = sizes_of(*before, run.config);
-      memories = empty_memories(*run.model, old.accumulate, old.batch);
+      memories = empty_memories(*run.model, old.batches, old.batch);
     }
-    all = progress();
     waits = waiting_tensors();
-    all.insert(all.end(), waits.begin(), waits.end());
+    if (shared) {
+      all = all_of_checkpoint();
+      for (NamedTensor& w : waits) {
+        w.tensor = std::find_if(all.begin(), all.end(), [&](const NamedTensor& t) {
+                     return t.name == w.name;
+                   })->tensor;
+      }
+    } else {
+      all = progress();
+      all.insert(all.end(), waits.begin(), waits.end());
+    }
     values = read_state(path, state, all);
+    if (shared) take(all);
   };
   const std::string first = beginning.checkpoint;
   if (read_checkpoint(beginning.out, first, beginning.chosen, read) != first) {
@@ -212,7 +228,7 @@ void Prepared::restore(double planned_seconds) {
   at = Position::read(values, beginning.checkpoint);
   loss_scale.restore(values);
   require_finite(beginning.out, beginning.checkpoint, state,
-                 loss_scale.adapts() ? progress() : all);
+                 loss_scale.adapts() ? own_progress() : all);
   go_on_after(*before);
   wait_for_update(values, waits);
   if (const Json* last = values.find("figures")) figures = *last;
@@ -268,7 +284,13 @@ void Prepared::wait_for_update(const Json& values, const TensorList& tensors) {
       if (t.name != p.name + kGradient) continue;
       // In earlier versions zeros stand for no gradient.
       if (now == nullptr && global_norm(std::vector{t.tensor}) == 0) continue;
-      set_grad(p.tensor, by == 1 ? t.tensor : mul(t.tensor, by));
+      Tensor part = t.tensor;
+      if (shared) {
+        part = zeros_like(p.tensor.detach());
+        shared->owned.take({t}, {{t.name, part}});
+        if (part.numel() == 0) continue;
+      }
+      set_grad(p.tensor, by == 1 ? part : mul(part, by));
     }
   }
 }
@@ -291,16 +313,15 @@ void Prepared::go_on_after(const Before& before) {
   if (changed.empty() && segment != nullptr && segment->integer() != c.length) {
     changed.emplace_back("length");
   }
-  const bool other_steps = old.batch != c.batch || old.accumulate != c.accumulate;
+  const bool other_steps = old.batch != c.batch || old.batches != c.batches_per_step();
   const Json *samples = before.values.find("samples"), *origin = before.values.find("origin");
-  const int64_t read =
-      samples != nullptr ? samples->integer() : at.step * old.batch * old.accumulate;
+  const int64_t read = samples != nullptr ? samples->integer() : at.step * old.batch * old.batches;
   if (origin != nullptr) run.origin = {(*origin)["step"].integer(), (*origin)["samples"].integer()};
   if (other_steps || (!memories.empty() && !changed.empty())) run.origin = {at.step, read};
   if (!memories.empty()) {
     if (other_steps) changed.emplace_back("the batch of a step");
     if (changed.empty()) return;
-    memories = empty_memories(*run.model, c.accumulate, c.batch);
+    memories = empty_memories(*run.model, c.batches_per_step(), c.batch);
     remarks.push_back(
         fmt::format("the streams begin anew, with empty memories, at the beginning of their parts "
                     "of the data, since other than before are: {}",
@@ -315,12 +336,17 @@ void Prepared::go_on_after(const Before& before) {
   }
 }
 
-TensorList Prepared::progress() const {
+TensorList Prepared::trained() const {
+  return shared ? shared->owned.parameters() : optimizer->parameters();
+}
+
+TensorList Prepared::own_progress() const {
   TensorList all = optimizer->state();
   if (average) {
     for (NamedTensor& t : average->state()) all.push_back(std::move(t));
   }
   for (size_t i = 0; i < memories.size(); ++i) {
+    if (shared && static_cast<int>(i) % shared->ranks.size() != shared->ranks.rank()) continue;
     for (const NamedTensor& m : named_tensors(memories[i])) {
       all.push_back({fmt::format("memory.{}.{}", i, m.name), m.tensor});
     }
@@ -328,33 +354,87 @@ TensorList Prepared::progress() const {
   return all;
 }
 
+TensorList Prepared::progress() const {
+  TensorList own = own_progress();
+  if (!shared) return own;
+  TensorList states = optimizer->state(), memory;
+  const NamedTensor step = states.front();
+  states.erase(states.begin());
+  TensorList all{step};
+  for (NamedTensor& t : shared->owned.whole(states, "the state of the optimizer")) {
+    all.push_back(std::move(t));
+  }
+  if (average) {
+    for (NamedTensor& t : average->state()) all.push_back(std::move(t));
+  }
+  std::copy_if(own.begin(), own.end(), std::back_inserter(memory),
+               [](const NamedTensor& t) { return t.name.starts_with("memory."); });
+  const std::vector<TensorList> memories_of =
+      to_first(shared->ranks, memory, "the memories of streams");
+  if (!is_first()) return {};
+  for (size_t i = 0; i < memories.size(); ++i) {
+    const std::string prefix = fmt::format("memory.{}.", i);
+    for (const NamedTensor& t : memories_of[i % memories_of.size()]) {
+      if (t.name.starts_with(prefix)) all.push_back(t);
+    }
+  }
+  return all;
+}
+
+TensorList Prepared::all_of_checkpoint() const {
+  TensorList all;
+  for (const TensorEntry& entry : read_optimizer_header(beginning.checkpoint).entries) {
+    all.push_back({entry.name, Tensor::empty(entry.shape, entry.dtype, {})});
+  }
+  return all;
+}
+
+void Prepared::take(const TensorList& all) const {
+  TensorList states;
+  const auto found = [&](const std::string& name) {
+    const auto place =
+        std::find_if(all.begin(), all.end(), [&](const NamedTensor& t) { return t.name == name; });
+    require<IoError>(place != all.end(), "state", "{} lacks \"{}\"", beginning.checkpoint, name);
+    return place->tensor;
+  };
+  const size_t parts = optimizer->state().size();
+  TensorList own = own_progress();
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (i > 0 && i < parts) {
+      states.push_back(own[i]);
+      continue;
+    }
+    const Tensor from = found(own[i].name);
+    require_same_shape("state", {own[i].name.c_str(), own[i].tensor}, {"of the file", from});
+    kernels::copy({}, from.view(), own[i].tensor.mut());
+  }
+  shared->owned.take(all, states);
+}
+
 Training::Training(Prepared& prepared)
     : p_(prepared),
       c_(p_.run.config),
       at_(p_.at),
-      lock_(p_.run.out, "train"),
-      aside_(set_aside_later_steps()),
-      log_(p_.run.out, {.resume_step = p_.continues() ? at_.step : -1}),
+      lock_(p_.is_first() ? std::make_optional<FolderLock>(p_.run.out, "train") : std::nullopt),
+      aside_(p_.is_first() ? set_aside_later_steps() : ""),
+      log_(p_.run.out, {.resume_step = p_.continues() ? at_.step : -1, .silent = !p_.is_first()}),
       learning_rate_(c_, p_.schedule, at_.seconds),
       tracker_(memory_tracker(p_.run.device)),
       valid_(std::nan("")),
       logged_step_(at_.step),
       to_validate_(p_.data->size("valid")),
       checkpoints_(
-          p_.run.out, c_.keep, p_.state,
-          [this] {
-            TensorList all = p_.progress();
-            if (p_.loss_scale.adapts()) return all;
-            for (NamedTensor& t : waiting()) all.push_back(std::move(t));
-            return all;
-          },
+          p_.run.out, c_.keep, p_.state, [this] { return std::exchange(progress_, {}); },
           p_.continues() ? at_.step : -1),
-      steps_(p_.run, *p_.data, *p_.optimizer, p_.memories) {
+      steps_(p_.run, *p_.data, *p_.optimizer, p_.memories, p_.shared.get()) {
   steps_.wait_for_update(std::exchange(p_.waiting, {}));
   if (!p_.figures.is_null()) go_on_from(p_.figures);
   log_.write_config(to_json(p_.run.config));
-  for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
+  if (p_.is_first()) {
+    for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
+  }
   say_beginning();
+  if (p_.shared) p_.shared->ranks.gather("", "the first of the processes");  // it has the files
   tracker_.reset_peak();
   at_.see(tracker_.peak());
   first_ = at_;
@@ -381,7 +461,7 @@ void Training::say_beginning() {
   };
   for (const std::string& warning : p_.data->warnings()) log_.say(warning);
   int64_t trained = 0;
-  const TensorList updated = p_.optimizer->parameters();
+  const TensorList updated = p_.trained();
   for (const NamedTensor& p : updated) trained += p.tensor.numel();
   const int64_t all = parameter_count(*p_.run.model);
   const bool chosen = updated.size() < named_parameters(*p_.run.model).size();
@@ -389,9 +469,10 @@ void Training::say_beginning() {
                   chosen ? fmt::format(", {} of them trained", trained) : "",
                   p_.data->size("train"), p_.data->items(), to_validate_));
   if (c_.of_task->set().kind == DataKind::tables && c_.steps > 0) {
-    const double read = static_cast<double>(c_.steps * c_.batch * c_.accumulate);
+    const double read = static_cast<double>(c_.steps * c_.batch * c_.batches_per_step());
     say(fmt::format("{} steps of {} rows: {:.1f} times the training data, --steps", c_.steps,
-                    c_.batch * c_.accumulate, read / static_cast<double>(p_.data->size("train"))));
+                    c_.batch * c_.batches_per_step(),
+                    read / static_cast<double>(p_.data->size("train"))));
   }
   if (c_.matmul_library == MatmulLibrary::openblas) {
     say(fmt::format("products by {}: bits depend on it, and on the row's position",
@@ -429,10 +510,8 @@ void Training::run() {
     paused_ += now() - pause;
   }
   while (true) {
-    const double elapsed = now() - begin_;
-    const bool enough = c_.steps > 0 && at_.step >= c_.steps;
-    const bool late = c_.seconds > 0 && elapsed >= c_.seconds;
-    if (enough || late || stale_ || stop_.requested()) break;
+    double elapsed = now() - begin_;
+    if (!goes_on(elapsed)) break;
     one_step(elapsed);
     if (at_.step % c_.log_every == 0 || at_.step == c_.steps) log_step();
     show();
@@ -442,6 +521,17 @@ void Training::run() {
     paused_ += now() - pause;
   }
   finish_run();
+}
+
+bool Training::goes_on(double& elapsed) {
+  const bool enough = c_.steps > 0 && at_.step >= c_.steps;
+  const bool late = c_.seconds > 0 && elapsed >= c_.seconds;
+  const bool goes_on = !(enough || late || stale_ || stop_.requested());
+  if (!p_.shared) return goes_on;
+  const std::string said = p_.shared->ranks.from_first(
+      fmt::format("{} {:.17g}", goes_on ? 1 : 0, elapsed), fmt::format("step {}", at_.step + 1));
+  elapsed = std::strtod(said.c_str() + 2, nullptr);
+  return said[0] == '1';
 }
 
 void Training::one_step(double elapsed) {
@@ -466,7 +556,7 @@ void Training::one_step(double elapsed) {
     p_.optimizer->clear_gradients();
   }
   if (!std::isnan(norm)) {
-    checkpoints_.confirm(at_.step, spared());  // of before the update
+    if (p_.is_first()) checkpoints_.confirm(at_.step, spared());  // of before the update
     steps_.update(at_.step, rate_);
     if (p_.average) p_.average->update(p_.optimizer->steps());
   } else {
@@ -653,6 +743,7 @@ TensorList Training::waiting() const {
   for (const NamedTensor& p : p_.optimizer->parameters()) {
     if (const Tensor g = grad(p.tensor)) all.push_back({p.name + kGradient, contiguous(g)});
   }
+  if (p_.shared) all = p_.shared->owned.whole(all, "gradients that wait");
   for (NamedTensor& t : steps_.waiting().statistics) all.push_back(std::move(t));
   return all;
 }
@@ -689,11 +780,19 @@ void Training::save() {
   values.emplace_back("schedule", learning_rate_.state().value());
   for (const JsonMember& m : p_.provenance.values()) values.push_back(m);
   const TrainingRun::Origin& origin = p_.run.origin;
-  values.emplace_back("samples", p_.run.samples_before(at_.step * c_.accumulate));
+  values.emplace_back("samples", p_.run.samples_before(at_.step * c_.batches_per_step()));
   values.emplace_back("origin", Members{{"step", origin.step}, {"samples", origin.samples}});
   values.emplace_back("config", to_json(p_.run.config));
+  values.emplace_back("batches_per_step", c_.batches_per_step());
+  progress_ = p_.progress();
+  TensorList waits = waiting();
+  if (!p_.is_first()) return;
   // Gradients in f16 may overflow before the update that is then left out.
-  checkpoints_.save(at_.step, values, rate_, p_.loss_scale.adapts() ? waiting() : TensorList{});
+  TensorList overflowing;
+  (p_.loss_scale.adapts() ? overflowing : progress_)
+      .insert((p_.loss_scale.adapts() ? overflowing : progress_).end(), waits.begin(), waits.end());
+  checkpoints_.save(at_.step, values, rate_, overflowing);
+  progress_.clear();
 }
 
 void Training::finish_run() {
@@ -710,8 +809,9 @@ void Training::finish_run() {
   validate();
   if (at_.step > first_.step || p_.continues()) {  // a kill may have left older checkpoints
     require_finite_loss();
-    checkpoints_.confirm(at_.step, spared());
+    if (p_.is_first()) checkpoints_.confirm(at_.step, spared());
   }
+  if (!p_.is_first()) return;
   if (at_.step > 0 || valid_step_ >= 0) draw_loss(p_.run, p_.unit);
   draw_attention(p_.run, *p_.data);
   draw_spans(p_.run, *p_.data);

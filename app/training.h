@@ -43,17 +43,24 @@ struct TrainingPlan {
 struct Prepared {
   /// Builds and reads everything. Throws ValueError if the configuration does not fit the data
   /// or the checkpoint, and IoError if a file cannot be read.
-  Prepared(Beginning from, TrainingPlan plan);
+  /// `ranks`: the processes of the run, if they are several.
+  Prepared(Beginning from, TrainingPlan plan, Communicator* ranks = nullptr);
 
   bool continues() const { return !beginning.checkpoint.empty(); }
-  /// What every checkpoint holds besides the model: the optimizer's state and the memories.
+  /// The parameters that are trained.
+  TensorList trained() const;
+  /// Whether this is the process that writes.
+  bool is_first() const { return !shared || shared->ranks.rank() == 0; }
+  /// What every checkpoint holds besides the model: the optimizer's state and the memories. Of
+  /// several processes all must call it; the first gets everything, and others nothing.
   TensorList progress() const;
 
   Beginning beginning;
   std::string remark;
   TrainingRun run;
   std::unique_ptr<TaskData> data;
-  TensorList state;  ///< of the model: parameters and buffers
+  std::unique_ptr<SharedTraining> shared;  ///< with several processes; before the optimizer
+  TensorList state;                        ///< of the model: parameters and buffers
   std::unique_ptr<Optimizer> optimizer;
   std::vector<SegmentMemory> memories;  ///< of streams, one for each batch of a step
   LossScale loss_scale;
@@ -72,6 +79,12 @@ struct Prepared {
 
  private:
   void restore(double planned_seconds);
+  /// Tensors in which a process has its own part of what progress() returns.
+  TensorList own_progress() const;
+  /// Returns tensors for everything that a checkpoint holds besides the model.
+  TensorList all_of_checkpoint() const;
+  /// Takes this process's part of them.
+  void take(const TensorList& all) const;
   /// Returns tensors for what the checkpoint holds between two updates: "PARAMETER.gradient" and
   /// "MODULE.statistics.0"; none if it has not been written there.
   TensorList waiting_tensors() const;
@@ -119,11 +132,14 @@ class Training {
   void save();
   void finish_run();
 
+  /// Whether the run goes on, at this time; the first of several processes decides.
+  bool goes_on(double& elapsed);
+
   Prepared& p_;
   const RunConfig& c_;
   Position& at_;
   StopSignal stop_;
-  FolderLock lock_;
+  std::optional<FolderLock> lock_;
   std::string aside_;  // folder of what lay beyond the step that the run continues from
   Log log_;
   LearningRate learning_rate_;
@@ -143,7 +159,8 @@ class Training {
   std::string unsaid_;  // the reason that say_why_not_recorded() gave last
   bool drift_said_ = false;
   BestValidation best_;
-  bool stale_ = false;  // no better validation for `patience` of them
+  bool stale_ = false;   // no better validation for `patience` of them
+  TensorList progress_;  // of a checkpoint that is being written
 };
 
 }  // namespace longspan

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "core/graph.h"
@@ -65,14 +66,17 @@ StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
                   .gen = run_.generator().fork("step").fork(uint64_t(step)),
                   .progress = static_cast<float>(step) / static_cast<float>(last)};
   const bool waits = c.optimizer.update_period > 1;
+  if (shared_ != nullptr) refusal_ = "several processes share them";
   if (waits) refusal_ = "gradients of several steps are added up (optimizer.update_period)";
-  return c.graph && !waits ? recorded(step, pass, factor) : run(step, pass, factor);
+  return c.graph && !waits && shared_ == nullptr ? recorded(step, pass, factor)
+                                                 : run(step, pass, factor);
 }
 
 void TrainingSteps::update(int64_t step, double lr) {
   const Generator gen = run_.generator().fork("after_step").fork(uint64_t(step));
   end_.prepare(step, gen, std::exchange(statistics_, {}));
   graph_.update(lr);
+  if (shared_ != nullptr) shared_->owned.spread();
   end_.run();
   pass_memories_on();
 }
@@ -121,7 +125,9 @@ void TrainingSteps::pass_memories_on() {
 // fails can be taken again: streams that have begun only begin once more.
 void TrainingSteps::begin_streams(int64_t step) {
   for (size_t i = 0; i < memories_.size(); ++i) {
-    const Tensor reset = task_data_.reset(step * run_.config.accumulate + static_cast<int64_t>(i));
+    if (!is_own(static_cast<int64_t>(i))) continue;
+    const Tensor reset =
+        task_data_.reset(step * run_.config.batches_per_step() + static_cast<int64_t>(i));
     if (!reset) continue;
     memories_[i] = forget(memories_[i], reset);
   }
@@ -134,11 +140,12 @@ const SegmentMemory& TrainingSteps::memory_of(int64_t i) const {
 
 double TrainingSteps::loss_of(int64_t step) const {
   const NoGrad off;
-  return task_data_.forward(step * run_.config.accumulate, memory_of(0), Pass{}).losses.loss.item();
+  return task_data_.forward(step * run_.config.batches_per_step(), memory_of(0), Pass{})
+      .losses.loss.item();
 }
 
 double TrainingSteps::unit_of(const RunConfig& c, const TaskData& data) {
-  if (c.accumulate == 1 && c.optimizer.update_period == 1) return 0;
+  if (c.batches_per_step() == 1 && c.optimizer.update_period == 1) return 0;
   return static_cast<double>(data.targets_of_batch(c));
 }
 
@@ -150,32 +157,67 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
   const auto steps = static_cast<double>(c.optimizer.period().at(step));
+  const int64_t batches = c.batches_per_step();
   double unit = unit_of(c, task_data_), all = 0;
-  GradientFold fold(parameters_, c.accumulate);
-  for (int64_t i = 0; i < c.accumulate; ++i) {
+  std::optional<GradientFold> fold;
+  if (shared_ != nullptr) {
+    shared_->owned.begin(batches);
+  } else {
+    fold.emplace(parameters_, batches);
+  }
+  if (!memories_.empty()) next_.resize(memories_.size());
+  for (int64_t i = 0; i < batches; ++i) {
+    if (!is_own(i)) continue;
     auto [result, tokens, counted] =
-        task_data_.forward(step * c.accumulate + i, memory_of(i), pass.at(i));
+        task_data_.forward(step * batches + i, memory_of(i), pass.at(static_cast<uint64_t>(i)));
     if (unit == 0) unit = static_cast<double>(counted);
-    all += static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
-    fold.backward(total_of(result, weight / steps * factor));
-    add_statistics(statistics_, std::move(result.statistics));
-    if (!memories_.empty()) next_.push_back(std::move(result.memory));
-    done.loss += result.loss.item() * weight;
-    for (const AuxiliaryLoss& a : result.auxiliary) {
-      add_to(done.auxiliary, a.name, a.value.item() * weight);
+    const Tensor total = total_of(result, weight / steps * factor);
+    if (fold) {
+      fold->backward(total);
+    } else {
+      backward(total);
     }
-    done.tokens += tokens;
+    if (!memories_.empty()) next_[static_cast<size_t>(i)] = std::move(result.memory);
+    BatchReport own{.loss = result.loss.item(), .tokens = tokens, .counted = counted};
+    for (const AuxiliaryLoss& a : result.auxiliary)
+      own.auxiliary.emplace_back(a.name, a.value.item());
+    own.statistics = std::move(result.statistics);
+    if (shared_ == nullptr) {
+      add_report(std::move(own), unit, done, all);
+      continue;
+    }
+    own.present = shared_->owned.present();
+    std::vector<std::string> present;
+    for (BatchReport& report : exchanged(shared_->ranks, std::move(own), ModuleList(*run_.model))) {
+      present.push_back(std::move(report.present));
+      add_report(std::move(report), unit, done, all);
+    }
+    shared_->owned.fold(present);
   }
   targets_ += all;
   done.scored = all > 0;
   done.trains = targets_ > 0;
-  const auto batches = static_cast<double>(c.accumulate);
-  const double own = all > 0 ? batches * unit / all : 1;
-  if (done.trains) done.rescale = batches * steps * unit / targets_;
+  const auto count = static_cast<double>(batches);
+  const double own = all > 0 ? count * unit / all : 1;
+  if (done.trains) done.rescale = count * steps * unit / targets_;
   done.loss *= own;
   for (auto& [name, value] : done.auxiliary) value *= own;
   return done;
+}
+
+bool TrainingSteps::is_own(int64_t i) const {
+  return shared_ == nullptr || i % shared_->ranks.size() == shared_->ranks.rank();
+}
+
+void TrainingSteps::add_report(BatchReport report, double unit, StepResult& done, double& all) {
+  const auto counted = static_cast<double>(report.counted);
+  const double weight = unit > 0 ? share() * (counted / unit) : 0;
+  all += counted;
+  add_statistics(statistics_, std::move(report.statistics));
+  done.loss += report.loss * weight;
+  for (const auto& [name, value] : report.auxiliary) add_to(done.auxiliary, name, value * weight);
+  done.tokens += report.tokens;
 }
 
 // Takes the batches of a step whose inputs are the tokens and targets of each batch, then the

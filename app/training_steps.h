@@ -5,11 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "app/rank_report.h"
 #include "app/run.h"
 #include "app/tasks/task_data.h"
+#include "core/communicator.h"
 #include "nn/after_step.h"
 #include "train/log.h"
 #include "train/optimizer.h"
+#include "train/owned_parameters.h"
 #include "train/step_graph.h"
 
 namespace longspan {
@@ -25,6 +28,13 @@ struct StepResult {
                            ///< follows
 };
 
+/// What several processes of a run share.
+struct SharedTraining {
+  explicit SharedTraining(Communicator& of) : ranks(of), owned(of) {}
+  Communicator& ranks;
+  OwnedParameters owned;
+};
+
 /// Runs the forward and backward passes of a run's training steps, kernel by kernel or, with
 /// `graph = true`, as a recorded step (train/step_graph.h).
 class TrainingSteps {
@@ -32,11 +42,14 @@ class TrainingSteps {
   /// Keeps references to all four.
   ///   memories  what streams have kept, one for each batch of a step; empty unless the data are
   ///             streams. Each step that is updated or skipped moves them on by a segment.
+  ///   shared    with several processes: what they own, of which the optimizer has this one's part.
+  ///             Of memories it uses those of its own batches.
   TrainingSteps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer,
-                std::vector<SegmentMemory>& memories)
+                std::vector<SegmentMemory>& memories, SharedTraining* shared = nullptr)
       : run_(run),
         task_data_(task_data),
         memories_(memories),
+        shared_(shared),
         parameters_(optimizer.parameters()),
         graph_(run.device, optimizer),
         end_(*run.model) {}
@@ -53,7 +66,8 @@ class TrainingSteps {
   /// Returns what a gradient of step `step` is multiplied by besides its share of the targets:
   /// those of different settings add up only once they have the same.
   static double scale_of(const RunConfig& config, int64_t step, double factor) {
-    return factor / static_cast<double>(config.accumulate * config.optimizer.period().at(step));
+    return factor /
+           static_cast<double>(config.batches_per_step() * config.optimizer.period().at(step));
   }
 
   /// Returns the number of targets with which a batch weighs 1, if several batches make an update;
@@ -84,9 +98,13 @@ class TrainingSteps {
                              const std::vector<SegmentMemory>& before, const Pass& pass,
                              double factor);
   /// The weight of one of several batches that are accumulated.
-  double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
+  double share() const { return 1.0 / static_cast<double>(run_.config.batches_per_step()); }
   /// Makes streams that begin with a step forget what they have kept.
   void begin_streams(int64_t step);
+  /// Whether this process computes batch i of a step.
+  bool is_own(int64_t i) const;
+  /// Adds what the passes of one batch, of any process, have found.
+  void add_report(BatchReport report, double unit, StepResult& done, double& all);
   /// Returns the memory of batch i of a step before the step.
   const SegmentMemory& memory_of(int64_t i) const;
 
@@ -94,6 +112,7 @@ class TrainingSteps {
   const TaskData& task_data_;
   std::vector<SegmentMemory>& memories_;
   std::vector<SegmentMemory> next_;  // after the last gradients()
+  SharedTraining* shared_;
   TensorList parameters_;
   StepGraph graph_;
   EndOfStep end_;

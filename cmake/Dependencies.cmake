@@ -26,3 +26,9 @@ longspan_pkg(CAIRO cairo libcairo2-dev)
 longspan_pkg(UTF8PROC libutf8proc libutf8proc-dev)
 # Its only flag concerns Windows, and every file would be compiled with it.
 set_target_properties(PkgConfig::UTF8PROC PROPERTIES INTERFACE_COMPILE_OPTIONS "")
+
+# For runs of several processes; everything else works without it.
+pkg_check_modules(OMPI IMPORTED_TARGET ompi-c)
+if(NOT OMPI_FOUND)
+  message(STATUS "libopenmpi-dev is missing: runs of several processes (mpirun) are left out")
+endif()

@@ -188,11 +188,15 @@ DeviceScalar<double> live_number(const Tensor& x) {
   return {0, x.view().as<double>()};
 }
 
+std::vector<double> squared_sums(const Tensor& x) {
+  require_f32_or_f64("global_norm", {"x", x});
+  return squares(x).to_vector<double>();
+}
+
 double global_norm(std::span<const Tensor> x) {
   double sum = 0;
   for (const Tensor& t : x) {
-    require_f32_or_f64("global_norm", {"x", t});
-    for (const double part : squares(t).to_vector<double>()) sum += part;
+    for (const double part : squared_sums(t)) sum += part;
   }
   return std::sqrt(sum);
 }

@@ -70,5 +70,8 @@ DeviceScalar<double> live_number(const Tensor& x);
 /// depends on their shapes only. NaN and Inf propagate. Waits for the device.
 ///   x  f32 or f64, any strides
 double global_norm(std::span<const Tensor> x);
+/// Returns the sums of squares of which global_norm() adds up those of all tensors, in this order:
+/// of pieces of 32,768 elements.
+std::vector<double> squared_sums(const Tensor& x);
 
 }  // namespace longspan

@@ -35,26 +35,49 @@ Tensor taken(const Tensor& parameter) {
 
 }  // namespace
 
-GradientFold::GradientFold(const TensorList& parameters, int64_t batches, int64_t group)
+FoldSums::FoldSums(size_t count, int64_t batches, int64_t group)
     : batches_(batches), group_(group) {
   require(batches >= 1 && group >= 1, "gradients",
           "got {} batches in groups of {}; expected 1 or more of both", batches, group);
+  for (std::vector<Tensor>& level : sums_) level.resize(count);
+}
+
+void FoldSums::add(size_t i, int64_t batch, Tensor gradient) {
+  const bool ends_step = batch + 1 == batches_;
+  const bool ends_group = ends_step || (batch + 1) % group_ == 0;
+  auto& [batches, groups, steps] = sums_;
+  add_to(batches[i], std::move(gradient));
+  if (ends_group) add_to(groups[i], std::exchange(batches[i], {}));
+  if (ends_step) add_to(steps[i], std::exchange(groups[i], {}));
+}
+
+namespace {
+
+std::vector<Tensor> trained(const TensorList& parameters) {
+  std::vector<Tensor> all;
   for (const NamedTensor& p : parameters) {
-    if (requires_grad(p.tensor)) parameters_.push_back(p.tensor);
+    if (requires_grad(p.tensor)) all.push_back(p.tensor);
   }
-  for (std::vector<Tensor>& level : sums_) level.resize(parameters_.size());
+  return all;
+}
+
+}  // namespace
+
+GradientFold::GradientFold(const TensorList& parameters, int64_t batches, int64_t group)
+    : parameters_(trained(parameters)),
+      batches_(batches),
+      sums_(parameters_.size(), batches, group),
+      needed_(batches > 1) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    sums_.back()[i] = taken(parameters_[i]);
-    needed_ |= static_cast<bool>(sums_.back()[i]);
+    Tensor waiting = taken(parameters_[i]);
+    needed_ |= static_cast<bool>(waiting);
+    sums_.wait(i, std::move(waiting));
   }
-  needed_ |= batches > 1;
 }
 
 GradientFold::~GradientFold() {
   if (done_ == batches_) return;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    set_grad(parameters_[i], std::move(sums_.back()[i]));
-  }
+  for (size_t i = 0; i < parameters_.size(); ++i) set_grad(parameters_[i], sums_.taken(i));
 }
 
 void GradientFold::backward(const Tensor& loss) {
@@ -69,14 +92,9 @@ void GradientFold::backward(const Tensor& loss) {
 }
 
 void GradientFold::fold(size_t i) {
-  const bool ends_step = done_ + 1 == batches_;
-  const bool ends_group = ends_step || (done_ + 1) % group_ == 0;
-  auto& [batches, groups, steps] = sums_;
-  add_to(batches[i], taken(parameters_[i]));
-  if (ends_group) add_to(groups[i], std::exchange(batches[i], {}));
-  if (!ends_step) return;
-  add_to(steps[i], std::exchange(groups[i], {}));
-  if (steps[i]) set_grad(parameters_[i], std::exchange(steps[i], {}));
+  sums_.add(i, done_, taken(parameters_[i]));
+  if (done_ + 1 < batches_) return;
+  if (Tensor sum = sums_.taken(i)) set_grad(parameters_[i], std::move(sum));
 }
 
 int64_t GradientFold::rehearsal(int64_t batches) {

@@ -2,12 +2,32 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/named_tensor.h"
 #include "core/tensor.h"
 
 namespace longspan {
+
+/// The sums of GradientFold, of any tensors: one for each of `count`.
+class FoldSums {
+ public:
+  /// `batches` of a step, in groups of `group`.
+  FoldSums(size_t count, int64_t batches, int64_t group);
+  /// Sets what sum i has of steps before; it is never written while others hold it.
+  void wait(size_t i, Tensor gradient) { sums_.back()[i] = std::move(gradient); }
+  /// Adds the gradient of a batch, undefined if it has none. To be called for each batch in order.
+  void add(size_t i, int64_t batch, Tensor gradient);
+  /// Takes what add() of the last batch has left in sum i, or before that what waits.
+  Tensor taken(size_t i) { return std::exchange(sums_.back()[i], {}); }
+
+ private:
+  static constexpr size_t kLevels = 3;  // batches of a group, groups of a step, steps
+
+  int64_t batches_, group_;
+  std::array<std::vector<Tensor>, kLevels> sums_;
+};
 
 /// Sums the gradients of the batches of a step in an order that depends on nothing but their
 /// number: those of each batch by themselves, the batches from left to right in groups of 8, then
@@ -39,13 +59,11 @@ class GradientFold {
   static constexpr int64_t rehearsed_group = 3;
 
  private:
-  static constexpr size_t kLevels = 3;  // batches of a group, groups of a step, steps
-
   void fold(size_t parameter);
 
   std::vector<Tensor> parameters_;
-  int64_t batches_, group_, done_ = 0;
-  std::array<std::vector<Tensor>, kLevels> sums_;  // each of all parameters
+  int64_t batches_, done_ = 0;
+  FoldSums sums_;
   bool needed_ = false;
 };
 

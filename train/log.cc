@@ -48,7 +48,7 @@ Rows parse_rows(std::string_view text) {
 }
 
 std::atomic<int> stop_signal{0};
-struct sigaction before_int, before_term;
+struct sigaction before_int, before_term, before_user;
 
 void on_signal(int number) {
   int none = 0;
@@ -123,6 +123,10 @@ std::string to_string(const Progress& p) {
 }
 
 Log::Log(const std::string& run, const LogOptions& options) : run_(run), options_(options) {
+  if (options.silent) {
+    options_.status = nullptr;
+    return;
+  }
   make_folders(run, "log");
   sweep(run);
   const std::string path = run + "/metrics.jsonl";
@@ -150,10 +154,12 @@ Log::Log(const std::string& run, const LogOptions& options) : run_(run), options
 Log::~Log() { end_line(); }
 
 void Log::write_config(const Json& config) {
+  if (options_.silent) return;
   replace_file(run_ + "/config.toml", to_toml(config), "log");
 }
 
 void Log::row(int64_t step, const Members& figures) {
+  if (options_.silent) return;
   Members all{{"step", step}};
   all.insert(all.end(), figures.begin(), figures.end());
   const std::string line = to_string(Json(std::move(all))) + "\n";
@@ -266,11 +272,13 @@ StopSignal::StopSignal() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, &before_int);
   sigaction(SIGTERM, &action, &before_term);
+  sigaction(SIGUSR1, &action, &before_user);  // mpirun passes it on and does not kill after it
 }
 
 StopSignal::~StopSignal() {
   sigaction(SIGINT, &before_int, nullptr);
   sigaction(SIGTERM, &before_term, nullptr);
+  sigaction(SIGUSR1, &before_user, nullptr);
 }
 
 int StopSignal::number() const { return stop_signal; }

@@ -71,6 +71,7 @@ struct LogOptions {
   int64_t resume_step = -1;
   std::FILE* status = stderr;  ///< null: no status line
   double plain_seconds = 10;   ///< between status lines if `status` is not a terminal
+  bool silent = false;         ///< writes nothing at all: another process does
 };
 
 /// Writes a run's folder for the training loop: RUN/config.toml, RUN/metrics.jsonl, and the status
@@ -130,9 +131,9 @@ Usage to_usage(const Json& members);
 /// IoError.
 std::string write_summary(const std::string& run, const Members& figures);
 
-/// While it lives, SIGINT and SIGTERM only set a flag, so that the loop can save and exit, and say
-/// so on standard error. A second signal ends the process at once with status 128 + signal. At most
-/// one may exist at a time.
+/// While it lives, SIGINT, SIGTERM and SIGUSR1 only set a flag, so that the loop can save and exit,
+/// and say so on standard error. A second signal ends the process at once with status 128 + signal.
+/// At most one may exist at a time.
 class StopSignal {
  public:
   StopSignal();

@@ -59,22 +59,16 @@ void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
 
 /// Returns the norm of the gradients of one clip group, or of all.
 double norm_of_gradients(const Optimizer& optimizer, std::optional<size_t> clip_group = {}) {
-  return with_memory_for("optimizer", [&] { return global_norm(optimizer.gradients(clip_group)); });
+  return with_memory_for("optimizer", [&] {
+    if (optimizer.shared() != nullptr) return optimizer.shared()->norm(clip_group);
+    return global_norm(optimizer.gradients(clip_group));
+  });
 }
 
 [[noreturn]] void fail_for_norm(const Optimizer& optimizer, double norm) {
-  std::string_view first = "none";
-  const TensorList parameters = optimizer.parameters();
-  for (const NamedTensor& p : parameters) {
-    const Tensor g = grad(p.tensor);
-    if (!g) continue;
-    bool finite = true;
-    kernels::all_finite(g.device(), g.view(), &finite);
-    if (!finite) {
-      first = p.name;
-      break;
-    }
-  }
+  const std::string first = optimizer.shared() != nullptr
+                                ? optimizer.shared()->first_nonfinite()
+                                : first_nonfinite_gradient(optimizer.parameters());
   fail("optimizer",
        "the norm of the gradients is {}; the first that is not finite belongs to \"{}\": lower "
        "the learning rate, or look for the op with AnomalyMode",
@@ -99,6 +93,17 @@ void require_trainable(const NamedTensor& p) {
 }
 
 }  // namespace
+
+std::string first_nonfinite_gradient(const TensorList& parameters) {
+  for (const NamedTensor& p : parameters) {
+    const Tensor g = grad(p.tensor);
+    if (!g) continue;
+    bool finite = true;
+    kernels::all_finite(g.device(), g.view(), &finite);
+    if (!finite) return p.name;
+  }
+  return "none";
+}
 
 std::vector<ParameterGroup> decay_matrices(const TensorList& parameters) {
   ParameterGroup matrices, others;

@@ -45,6 +45,19 @@ class Optimizer {
   void scale_gradients(double factor, size_t group) { scales_.at(group) *= factor; }
   double gradient_scale(size_t group = 0) const { return scales_.at(group); }
 
+  /// What several processes know together of gradients, of which each has a part.
+  class Shared {
+   public:
+    virtual ~Shared() = default;
+    /// Returns the norm of all gradients, or of one clip group by its index.
+    virtual double norm(std::optional<size_t> clip_group) = 0;
+    /// Returns the name of the first parameter whose gradient is not finite, or "none".
+    virtual std::string first_nonfinite() = 0;
+  };
+  /// Has clipping and loss scales go by what `shared` says; it must outlive the optimizer.
+  void share(Shared* shared) { shared_ = shared; }
+  Shared* shared() const { return shared_; }
+
   /// Steps taken so far.
   int64_t steps() const;
   /// The parameters in order of the groups.
@@ -126,6 +139,7 @@ class Optimizer {
 
   Tensor step_;  // i64, rank 0, on the CPU
   double lr_ = 0;
+  Shared* shared_ = nullptr;
   std::vector<std::string> clip_groups_{""};
   std::vector<double> scales_{1};  // of the gradients of each clip group
   int64_t stays_ = 0;              // bytes of gradients after the last step
@@ -258,6 +272,9 @@ class Adafactor final : public Optimizer {
   WorkspaceSize workspace_of(const Slot& slot) const override;
   AdafactorOptions options_;
 };
+
+/// Returns the name of the first parameter whose gradient is not finite, or "none".
+std::string first_nonfinite_gradient(const TensorList& parameters);
 
 /// The norm of the gradients of one clip group.
 struct GroupNorm {

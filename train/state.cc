@@ -22,6 +22,7 @@
 #include "core/kernels/gradient.h"
 #include "data/io/files.h"
 #include "data/io/json_members.h"
+#include "ops/copy.h"
 
 namespace longspan {
 namespace {
@@ -548,6 +549,17 @@ std::string newest_checkpoint(const std::string& run) try {
   return steps.empty() ? "" : checkpoint_path(run, steps.back());
 } catch (const std::bad_alloc&) {
   fail_for_memory("state");
+}
+
+std::string checksum_of(const TensorList& tensors) {
+  uint64_t sum = 0;
+  for (const NamedTensor& t : tensors) {
+    const Tensor x = to_device(contiguous(t.tensor.detach()), {});
+    sum = XXH3_64bits_withSeed(t.name.data(), t.name.size(), sum);
+    if (x.numel() == 0) continue;
+    sum = XXH3_64bits_withSeed(x.view().data, static_cast<size_t>(x.nbytes()), sum);
+  }
+  return hex(sum);
 }
 
 std::string first_nonfinite(const TensorList& tensors) {

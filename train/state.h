@@ -83,6 +83,8 @@ class NonfiniteState : public ValueError {
 /// Returns the name of the first tensor that contains NaN or infinity, "" if all are finite.
 /// Integers are always finite.
 std::string first_nonfinite(const TensorList& tensors);
+/// Returns XXH3 of the names and elements of all, as text.
+std::string checksum_of(const TensorList& tensors);
 
 /// Writes RUN/checkpoints/step-N in a temporary folder, which is synced and then renamed, so that a
 /// checkpoint is complete or absent whenever the process dies. An existing one of the same step is

@@ -232,7 +232,7 @@ int64_t DocumentData::size(const std::string& part) const {
   if (!task_) return std::ssize(pieces_[which]);
   const RunConfig& c = run_.config;
   if (which > 0) return task_->held_out;
-  return options_.documents > 0 ? options_.documents : c.steps * c.batch * c.accumulate;
+  return options_.documents > 0 ? options_.documents : c.steps * c.batch * c.batches_per_step();
 }
 
 TokenDocument DocumentData::generated(const std::string& part, int64_t i) const {

@@ -18,7 +18,7 @@ class GeneratedSource final : public LabelSource {
       : config_(run.config), task_(task.fitted(config_.length, run.model->vocab())) {}
 
   int64_t size(size_t part) const override {
-    return part == 0 ? config_.steps * config_.batch * config_.accumulate : task_->held_out;
+    return part == 0 ? config_.steps * config_.batch * config_.batches_per_step() : task_->held_out;
   }
   Sample sample(size_t part, int64_t i) const override {
     return task_->sample(

@@ -164,7 +164,7 @@ SampleData::SampleData(const TrainingRun& run, const SampleTask& task)
 int64_t SampleData::size(const std::string& part) const {
   const RunConfig& c = run_.config;
   const int64_t turns = (c.steps + segments() - 1) / segments();
-  return part_index(part) == 0 ? turns * c.batch * c.accumulate : task_->held_out;
+  return part_index(part) == 0 ? turns * c.batch * c.batches_per_step() : task_->held_out;
 }
 
 std::string SampleData::unit() const {
@@ -221,8 +221,8 @@ int64_t SampleData::segments() const { return finds_answers() ? 1 : streams_->se
 
 /// Batch k of a step reads the k-th part of the streams.
 Batch SampleData::batch_of(int64_t i) const {
-  const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
-  return streams_->at(run_.segment_of(i), i % accumulate * batch, batch);
+  const int64_t batch = run_.config.batch, batches = run_.config.batches_per_step();
+  return streams_->at(run_.segment_of(i), i % batches * batch, batch);
 }
 
 void SampleData::each_segment(
@@ -236,7 +236,7 @@ void SampleData::each_segment(
 }
 
 std::optional<Batch> SampleData::batch(int64_t i) const {
-  const bool alike = task_->shape().scored >= 0 || run_.config.accumulate == 1;
+  const bool alike = task_->shape().scored >= 0 || run_.config.batches_per_step() == 1;
   if (finds_answers() || !alike) return std::nullopt;
   return batch_of(i);
 }

@@ -127,8 +127,8 @@ LossUnit TextData::loss_unit() const {
 void TextData::prepare() {
   const RunConfig& c = run_.config;
   if (streams()) {
-    streams_ = std::make_unique<TextStreams>(corpus_.train, c.batch * c.accumulate, c.length,
-                                             c.seed, run_.device);
+    streams_ = std::make_unique<TextStreams>(corpus_.train, c.batch * c.batches_per_step(),
+                                             c.length, c.seed, run_.device);
     return;
   }
   batches_ = std::make_unique<SegmentBatches>(corpus_.train, c.batch, c.length, options());
@@ -145,9 +145,9 @@ Tensor TextData::reset(int64_t i) const {
 }
 
 Batch TextData::batch_of(int64_t i) const {
-  const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
+  const int64_t batch = run_.config.batch, batches = run_.config.batches_per_step();
   if (!streams()) return batches_->from_row(run_.samples_before(i));
-  return streams_->at(run_.segment_of(i), i % accumulate * batch, batch);
+  return streams_->at(run_.segment_of(i), i % batches * batch, batch);
 }
 
 std::optional<Batch> TextData::batch(int64_t i) const {
@@ -156,7 +156,7 @@ std::optional<Batch> TextData::batch(int64_t i) const {
 }
 
 // Counting reads from the device, so it happens only if batches differ and are accumulated.
-bool TextData::alike() const { return all_are_targets() || run_.config.accumulate == 1; }
+bool TextData::alike() const { return all_are_targets() || run_.config.batches_per_step() == 1; }
 
 TaskData::Evaluation TextData::evaluate(const std::string& name) const {
   Evaluation result = TaskData::evaluate(name);

@@ -58,7 +58,8 @@ std::string Outcome::last_line() const {
 
 Program::Program(const Start& start)
     : out_path_(temporary_file()), err_path_(temporary_file()), started_(now()) {
-  std::vector<std::string> words = {start.with_device ? LONGSPAN_WITH_DEVICE : LONGSPAN_PROGRAM};
+  std::vector<std::string> words = start.launcher;
+  words.emplace_back(start.with_device ? LONGSPAN_WITH_DEVICE : LONGSPAN_PROGRAM);
   words.insert(words.end(), start.arguments.begin(), start.arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -82,7 +83,7 @@ Program::Program(const Start& start)
     limit(RLIMIT_FSIZE, start.file_limit);
     limit(RLIMIT_AS, start.memory_limit);
     limit(RLIMIT_DATA, start.data_limit);
-    execv(argv[0], argv.data());
+    execvp(argv[0], argv.data());
     _exit(127);
   }
 }
@@ -147,17 +148,6 @@ void expect_each_sample_once(const std::vector<std::string>& training, const std
   EXPECT_EQ(found[5], expected[2]);
   EXPECT_EQ(found[6], expected[3]);
   EXPECT_NE(found[5], found[6]);  // samples differ
-}
-
-Folder::Folder() {
-  std::string name = (fs::temp_directory_path() / "longspan-test-XXXXXX").string();
-  require(mkdtemp(name.data()) != nullptr, "test", "no temporary folder like {}", name);
-  path_ = name;
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
 }
 
 std::string read(const std::string& path) {

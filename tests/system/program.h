@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/harness/scratch.h"
+
 namespace longspan::test {
 
 /// Holds the exit status and the output of a program.
@@ -31,6 +33,7 @@ struct Start {
   std::string out = {};       ///< the file for standard output; empty: Outcome::out
   bool with_device = false;   ///< whether there is a device (harness/host_device.h)
   bool closed = false;        ///< whether standard input and output are closed
+  std::vector<std::string> launcher = {};  ///< what starts it: a program with arguments
 };
 
 /// A running `longspan`. The destructor kills it if it is still running.
@@ -67,20 +70,6 @@ Outcome run(const Start& start);
 /// losses of its steps are, to the bit, those of a run that has always had them. `training` has the
 /// arguments of a small run without dropout.
 void expect_each_sample_once(const std::vector<std::string>& training, const std::string& folder);
-
-/// A new folder that its destructor removes.
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string read(const std::string& path);
 void write(const std::string& path, const std::string& text);

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/communicator.h"
+#include "nn/after_step.h"
+#include "nn/module_list.h"
+#include "train/log.h"
+
+namespace longspan {
+
+/// What the other processes of a run learn of a batch that one of them has computed.
+struct BatchReport {
+  double loss = 0;              ///< in nats
+  NamedNumbers auxiliary = {};  ///< values of the auxiliary losses
+  int64_t tokens = 0, counted = 0;
+  std::vector<Statistics> statistics = {};
+  std::string present = {};  ///< OwnedParameters::present()
+};
+
+/// Returns the reports of all ranks, in their order. Statistics name their modules by their places
+/// in `modules`.
+std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own, const ModuleList& modules);
+
+/// Returns tensors of each rank on rank 0, in order of ranks, and nothing on others.
+std::vector<TensorList> to_first(Communicator& ranks, const TensorList& mine,
+                                 const std::string& what);
+
+}  // namespace longspan

@@ -1,0 +1,146 @@
+#include "app/several.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace longspan {
+namespace {
+
+std::vector<int> allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> all;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return all;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) all.push_back(i);
+  }
+  return all;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines{""};
+  for (const char c : text) {
+    if (c == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += c;
+    }
+  }
+  lines.pop_back();
+  return lines;
+}
+
+/// Returns "rank 1", "ranks 0, 2, 3".
+std::string ranks_text(const std::set<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+std::string share_processors(Communicator& ranks) {
+  if (ranks.size() == 1) return {};
+  const std::vector<int> own = allowed();
+  // Ranks of one host that may use the same processors get equal runs of them.
+  const std::string mine =
+      fmt::format("{} {}", ranks.host(), fmt::join(own.begin(), own.end(), ","));
+  const std::vector<std::string> all = ranks.gather(mine, "the processors of the processes");
+  std::set<std::string> hosts;
+  size_t alike = 0, before = 0;
+  for (size_t r = 0; r < all.size(); ++r) {
+    hosts.insert(all[r].substr(0, all[r].find(' ')));
+    if (all[r] != mine) continue;
+    if (static_cast<int>(r) < ranks.rank()) ++before;
+    ++alike;
+  }
+  std::vector<int> part = own;
+  if (alike > 1 && !own.empty()) {
+    const size_t n = own.size();
+    const size_t begin = before * n / alike, end = (before + 1) * n / alike;
+    part = end > begin ? std::vector<int>(own.begin() + static_cast<std::ptrdiff_t>(begin),
+                                          own.begin() + static_cast<std::ptrdiff_t>(end))
+                       : std::vector<int>{own[before % n]};
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int i : part) CPU_SET(i, &set);
+    sched_setaffinity(0, sizeof set, &set);  // best effort
+  }
+  std::string text =
+      fmt::format("{} processes on {} host{}, {} processor{} each", all.size(), hosts.size(),
+                  hosts.size() > 1 ? "s" : "", part.size(), part.size() == 1 ? "" : "s");
+  if (part.size() == 1 && own.size() == 1 && ranks.local_size() < sysconf(_SC_NPROCESSORS_ONLN)) {
+    text += "; mpirun has bound each to one: mpirun --bind-to none lets them share all";
+  }
+  return text;
+}
+
+void start_together(Communicator& ranks, const std::function<void()>& start) {
+  if (ranks.size() == 1) return start();
+  std::string problem;
+  try {
+    start();
+  } catch (const std::exception& e) {
+    problem = *e.what() != '\0' ? e.what() : "an error without a message";
+  }
+  const std::vector<std::string> all = ranks.gather(problem, "the start of the processes");
+  std::map<std::string, std::set<int>> problems;
+  for (size_t r = 0; r < all.size(); ++r) problems[all[r]].insert(static_cast<int>(r));
+  if (problems.size() == 1 && problems.begin()->first.empty()) return;
+  if (ranks.rank() != 0) throw Silent();
+  if (problems.size() == 1) throw ValueError(problem);
+  std::string text;
+  for (const auto& [what, who] : problems) {
+    if (!what.empty())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", ranks_text(who), what);
+  }
+  fail("ranks", "{}", text);
+}
+
+void require_equal(Communicator& ranks, const std::string& lines) {
+  if (ranks.size() == 1) return;
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& text : ranks.gather(lines, "what the processes compare")) {
+    all.push_back(lines_of(text));
+  }
+  std::string differ;
+  for (const std::string& line : all[0]) {
+    const std::string name = line.substr(0, line.find(": "));
+    std::set<int> others;
+    std::string other;
+    for (size_t r = 1; r < all.size(); ++r) {
+      if (std::find(all[r].begin(), all[r].end(), line) != all[r].end()) continue;
+      others.insert(static_cast<int>(r));
+      const auto at = std::find_if(all[r].begin(), all[r].end(), [&](const std::string& l) {
+        return l.substr(0, l.find(": ")) == name;
+      });
+      if (at != all[r].end()) other = at->substr(std::min(at->size(), name.size() + 2));
+    }
+    if (others.empty()) continue;
+    differ += fmt::format("{}{} is {} in rank 0 and {} in {}", differ.empty() ? "" : "; ", name,
+                          line.substr(std::min(line.size(), name.size() + 2)),
+                          other.empty() ? "another" : other, ranks_text(others));
+  }
+  require(differ.empty(), "ranks",
+          "the processes are not alike: {}; expected the same program, options, files and kind of "
+          "processor everywhere",
+          differ);
+}
+
+void end_together(Communicator& ranks, const std::string& message) {
+  // What all processes see, such as a loss that is not finite, the first one says.
+  if (ranks.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  ranks.abort(message);
+}
+
+}  // namespace longspan

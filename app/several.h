@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "app/run_config.h"
+#include "core/communicator.h"
+
+namespace longspan {
+
+/// Has the processes of one host run on processors of their own, where they may run on the same
+/// ones; before any thread starts. Returns a line for people, "2 processes on 1 host, 4 threads
+/// each", with what to tell mpirun if that is not what there is.
+std::string share_processors(Communicator& ranks);
+
+/// Runs `start` in all processes, and returns once it has succeeded in all. Throws ValueError in
+/// the first process with what was wrong, once if all say the same, and else with the ranks that
+/// said it; the others throw Silent.
+void start_together(Communicator& ranks, const std::function<void()>& start);
+
+/// Thrown in a process that has nothing to say: another one says it.
+class Silent : public Error {
+ public:
+  Silent() : Error("") {}
+};
+
+/// Throws ValueError unless all processes have the same of each line, "name: value".
+void require_equal(Communicator& ranks, const std::string& lines);
+
+/// Ends the run, of whose processes one has failed: those that fail too leave the message to the
+/// first.
+[[noreturn]] void end_together(Communicator& ranks, const std::string& message);
+
+}  // namespace longspan

@@ -1,0 +1,196 @@
+#include "core/communicator.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "core/transport_module.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kLargest = int64_t{1} << 30;  // bytes of a message
+constexpr int kTags = 32'000;                   // MPI has 32,767 or more
+
+}  // namespace
+
+Communicator::Communicator(std::unique_ptr<Transport> transport, int rank, int size, int local_rank,
+                           int local_size, std::string host)
+    : transport_(std::move(transport)),
+      rank_(rank),
+      size_(size),
+      local_rank_(local_rank),
+      local_size_(local_size),
+      host_(std::move(host)) {}
+
+Communicator::~Communicator() = default;
+
+Communicator::Pending Communicator::start(std::span<const Send> out, std::span<const Receive> in,
+                                          std::string what) {
+  Pending pending;
+  pending.what_ = std::move(what);
+  const int tag = next_tag_;
+  next_tag_ = (next_tag_ + 1) % kTags;
+  const auto in_messages = [](int64_t bytes, const auto& move) {
+    for (int64_t at = 0; at < bytes; at += kLargest) move(at, std::min(kLargest, bytes - at));
+  };
+  for (const Receive& r : in) {
+    in_messages(r.bytes, [&](int64_t at, int64_t bytes) {
+      pending.requests_.emplace_back(
+          transport_->receive(r.from, tag, static_cast<char*>(r.data) + at, bytes), r.from);
+    });
+  }
+  for (const Send& s : out) {
+    in_messages(s.bytes, [&](int64_t at, int64_t bytes) {
+      pending.requests_.emplace_back(
+          transport_->send(s.to, tag, static_cast<const char*>(s.data) + at, bytes), s.to);
+      sent_bytes_ += bytes;
+      ++sent_messages_;
+    });
+  }
+  return pending;
+}
+
+bool Communicator::poll(Pending& pending) {
+  std::erase_if(pending.requests_,
+                [&](const auto& request) { return transport_->ended(request.first); });
+  return pending.ended();
+}
+
+void Communicator::wait(Pending& pending) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (int64_t turn = 0; !poll(pending); ++turn) {
+    // Ranks often arrive together: a moment of spinning saves the time of waking up.
+    if (turn < 200) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(turn < 2000 ? 20 : 200));
+    if (std::chrono::duration<double>(Clock::now() - begin).count() < timeout) continue;
+    std::set<int> owing;
+    for (const auto& [request, peer] : pending.requests_) owing.insert(peer);
+    throw RankLost(fmt::format(
+        "ranks: {} did not come within {} s, from rank {}; --set ranks.timeout=SECONDS is for "
+        "slower ones",
+        pending.what_, timeout, fmt::join(owing, ", ")));
+  }
+}
+
+std::vector<std::string> Communicator::gather(std::string_view mine, const std::string& what) {
+  std::vector<std::string> all(static_cast<size_t>(size_));
+  all[static_cast<size_t>(rank_)] = mine;
+  if (size_ == 1) return all;
+  std::vector<int64_t> sizes(all.size());
+  const auto own = static_cast<int64_t>(mine.size());
+  std::vector<Send> out;
+  std::vector<Receive> in;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    out.push_back({r, &own, sizeof own});
+    in.push_back({r, &sizes[static_cast<size_t>(r)], sizeof own});
+  }
+  Pending counts = start(out, in, what);
+  wait(counts);
+  out.clear();
+  in.clear();
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    std::string& text = all[static_cast<size_t>(r)];
+    text.resize(static_cast<size_t>(sizes[static_cast<size_t>(r)]));
+    out.push_back({r, mine.data(), own});
+    in.push_back({r, text.data(), std::ssize(text)});
+  }
+  Pending texts = start(out, in, what);
+  wait(texts);
+  return all;
+}
+
+std::string Communicator::from_first(std::string_view mine, const std::string& what) {
+  return gather(rank_ == 0 ? mine : std::string_view(), what)[0];
+}
+
+void Communicator::abort(const std::string& message) {
+  std::fprintf(stderr, "rank %d on %s: %s\n", rank_, host_.c_str(), message.c_str());
+  std::fflush(nullptr);
+  if (transport_) transport_->end_all();
+  _exit(1);
+}
+
+namespace {
+
+/// The module in mpi/, which is loaded if mpirun has started this process.
+class ModuleTransport : public Transport {
+ public:
+  explicit ModuleTransport(const TransportModule& module) : module_(module) {}
+  ~ModuleTransport() override { module_.finish(); }
+  void* send(int to, int tag, const void* data, int64_t bytes) override {
+    return module_.send(to, tag, data, bytes);
+  }
+  void* receive(int from, int tag, void* data, int64_t bytes) override {
+    return module_.receive(from, tag, data, bytes);
+  }
+  bool ended(void* request) override { return module_.ended(request) != 0; }
+  void end_all() override { module_.end_all(); }
+
+ private:
+  const TransportModule& module_;
+};
+
+bool launched() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+/// Returns the module: beside the program, or where it is installed.
+void* open_module(std::string& tried) {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::vector<std::string> places;
+  if (const char* named = std::getenv("LONGSPAN_MPI")) places.emplace_back(named);
+  for (const char* folder : {".", "..", "../..", "../lib/longspan", LONGSPAN_MODULES}) {
+    places.push_back((program / folder / "longspan_mpi.so").lexically_normal());
+  }
+  for (const std::string& place : places) {
+    if (!std::filesystem::exists(place, error)) continue;
+    if (void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL)) return module;
+    tried = dlerror();
+  }
+  if (tried.empty()) tried = fmt::format("none of {} is there", fmt::join(places, ", "));
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> open_communicator() {
+  if (!launched()) return std::make_unique<Communicator>();
+  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (size != nullptr && std::string_view(size) == "1") return std::make_unique<Communicator>();
+  std::string tried;
+  void* const module = open_module(tried);
+  require(module != nullptr, "ranks",
+          "mpirun has started this program, whose module for MPI cannot be loaded ({}); build it "
+          "where libopenmpi-dev is installed, or start one process without mpirun",
+          tried);
+  using Open = const TransportModule* (*)();
+  const auto open = reinterpret_cast<Open>(dlsym(module, "longspan_transport"));
+  require(open != nullptr, "ranks", "the module for MPI has no longspan_transport()");
+  const TransportModule* const t = open();
+  require(t != nullptr && t->version == TransportModule::current, "ranks",
+          "the module for MPI is of another version; build both again");
+  return std::make_unique<Communicator>(std::make_unique<ModuleTransport>(*t), t->rank, t->size,
+                                        t->local_rank, t->local_size, t->host);
+}
+
+}  // namespace longspan

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace longspan {
+
+/// Thrown if other processes of the run do not answer in time.
+class RankLost : public Error {
+  using Error::Error;
+};
+
+/// Moves bytes between two processes; adds nothing and knows no tensors. One of these stands behind
+/// a Communicator: MPI (mpi/), or threads in tests.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// Starts to send or receive up to 1 GiB and returns a request, never null. Messages between two
+  /// ranks with one tag arrive in order. The bytes must stay until the request has ended.
+  virtual void* send(int to, int tag, const void* data, int64_t bytes) = 0;
+  virtual void* receive(int from, int tag, void* data, int64_t bytes) = 0;
+  /// Makes progress, never blocks, and returns whether the request has ended; it is gone then.
+  virtual bool ended(void* request) = 0;
+  /// Ends all processes of the run, at once.
+  virtual void end_all() = 0;
+};
+
+/// The processes (ranks) that train together. All of them make the same calls in the same order.
+/// Calls are for one thread.
+class Communicator {
+ public:
+  /// A part of an exchange.
+  struct Send {
+    int to;
+    const void* data;
+    int64_t bytes;
+  };
+  struct Receive {
+    int from;
+    void* data;
+    int64_t bytes;
+  };
+
+  /// Of one process alone.
+  Communicator() = default;
+  Communicator(std::unique_ptr<Transport> transport, int rank, int size, int local_rank,
+               int local_size, std::string host);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// The same among the ranks of this host.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  const std::string& host() const { return host_; }
+
+  /// An exchange that has been started.
+  class Pending {
+   public:
+    bool ended() const { return requests_.empty(); }
+
+   private:
+    friend class Communicator;
+    std::vector<std::pair<void*, int>> requests_;  // with the peer
+    std::string what_;
+  };
+
+  /// Starts an exchange: any number of parts of any size with any ranks but this one. Parts between
+  /// two ranks are matched in order, and must have the same size on both sides.
+  ///   what  what is exchanged, for error messages: "gradients of step 7"
+  Pending start(std::span<const Send> out, std::span<const Receive> in, std::string what);
+  /// Makes progress, never blocks, and returns whether the exchange has ended.
+  bool poll(Pending& pending);
+  /// Waits for its end. Throws RankLost that names the ranks that owe something once `timeout`
+  /// seconds have passed.
+  void wait(Pending& pending);
+
+  /// Returns what each rank has given, in order of ranks; sizes may differ.
+  std::vector<std::string> gather(std::string_view mine, const std::string& what);
+  /// Returns what rank 0 has given.
+  std::string from_first(std::string_view mine, const std::string& what);
+
+  /// Ends all processes of the run with a message on standard error that names this rank. Does not
+  /// return.
+  [[noreturn]] void abort(const std::string& message);
+
+  double timeout = 300;  ///< seconds
+  int64_t sent_bytes() const { return sent_bytes_; }
+  int64_t sent_messages() const { return sent_messages_; }
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  std::string host_;
+  int next_tag_ = 0;
+  int64_t sent_bytes_ = 0, sent_messages_ = 0;
+};
+
+/// Returns the processes that mpirun has started with this one, or one alone. Throws Error if there
+/// are several and this build has no MPI.
+std::unique_ptr<Communicator> open_communicator();
+
+}  // namespace longspan

@@ -1,0 +1,353 @@
+#include "train/owned_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "autograd/node.h"
+#include "core/error.h"
+#include "ops/copy.h"
+#include "ops/optim.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kPiece = 32'768;  // elements: those of squared_sums()
+constexpr const char* kOp = "ranks";
+
+const char* data_of(const Tensor& x) { return static_cast<const char*>(x.view().data); }
+char* data_of_written(Tensor& x) { return static_cast<char*>(x.mut().data); }
+
+/// Elements of a row-major tensor as a vector.
+Tensor elements(const Tensor& x, int64_t begin, int64_t count) {
+  return x.detach().alias({count}, Strides{1}, begin);
+}
+
+/// A whole tensor or a part, as another rank describes it.
+struct Described {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+
+std::string description_of(const TensorList& parts) {
+  std::string text;
+  for (const NamedTensor& p : parts) {
+    text += fmt::format("{} {} {}", p.name, static_cast<int>(p.tensor.dtype()), p.tensor.rank());
+    for (const int64_t size : p.tensor.shape()) text += fmt::format(" {}", size);
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<Described> described(const std::string& text) {
+  std::vector<Described> all;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    std::vector<std::string> words{""};
+    for (const char c : std::string_view(text).substr(at, end - at)) {
+      if (c == ' ') {
+        words.emplace_back();
+      } else {
+        words.back() += c;
+      }
+    }
+    Described d{words.at(0), static_cast<DType>(std::stoi(words.at(1))), {}};
+    std::vector<int64_t> sizes;
+    for (size_t i = 3; i < words.size(); ++i) sizes.push_back(std::stoll(words[i]));
+    d.shape = Shape(sizes);
+    all.push_back(std::move(d));
+    at = end + 1;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> OwnedParameters::divide(const std::vector<ParameterGroup>& groups,
+                                                    bool divisible) {
+  parameters_.clear();
+  parts_.clear();
+  for (const ParameterGroup& group : groups) {
+    for (const NamedTensor& p : group.parameters) {
+      require<NotImplemented>(p.tensor.device().kind == DeviceKind::cpu, kOp,
+                              "the parameter \"{}\" is on {}; several processes train on the CPU",
+                              p.name, name_of(p.tensor.device()));
+      require(p.tensor.contiguous(), kOp, "the parameter \"{}\" is not contiguous", p.name);
+      parameters_.push_back(p);
+      if (std::find(clip_groups_.begin(), clip_groups_.end(), p.clip_group) == clip_groups_.end()) {
+        clip_groups_.push_back(p.clip_group);
+      }
+    }
+  }
+  deal(divisible);
+  std::vector<ParameterGroup> own = groups;
+  size_t i = 0;
+  for (ParameterGroup& group : own) {
+    for (NamedTensor& p : group.parameters) {
+      const int64_t n = count(i, ranks_.rank());
+      Part& part = parts_[i++];
+      const bool whole = !divisible && n == p.tensor.numel();
+      const auto begin = part.begins[static_cast<size_t>(ranks_.rank())];
+      part.own = whole ? p.tensor.detach() : elements(p.tensor, n > 0 ? begin : 0, n);
+      set_requires_grad(part.own);
+      p.tensor = part.own;
+    }
+  }
+  return own;
+}
+
+void OwnedParameters::deal(bool divisible) {
+  divisible_ = divisible;
+  const auto size = static_cast<size_t>(ranks_.size());
+  int64_t all = 0;
+  for (const NamedTensor& p : parameters_) all += p.tensor.numel();
+  parts_.resize(parameters_.size());
+  if (!divisible) {
+    // The largest first, each to the rank with the least.
+    std::vector<size_t> order(parameters_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return parameters_[a].tensor.numel() > parameters_[b].tensor.numel();
+    });
+    std::vector<int64_t> loads(size);
+    for (const size_t i : order) {
+      const auto least = std::min_element(loads.begin(), loads.end());
+      const int64_t n = parameters_[i].tensor.numel();
+      *least += n;
+      const auto owner = static_cast<size_t>(least - loads.begin());
+      parts_[i].begins.assign(size + 1, n);
+      std::fill_n(parts_[i].begins.begin(), owner + 1, 0);
+    }
+    return;
+  }
+  int64_t before = 0;  // elements of the parameters before
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const int64_t n = parameters_[i].tensor.numel();
+    std::vector<int64_t>& begins = parts_[i].begins;
+    begins.assign(size + 1, n);
+    for (size_t r = 0; r < size; ++r) {
+      // Where rank r begins among all elements, at the next border of a piece.
+      const auto first = static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(r) /
+                                              static_cast<double>(size));
+      const int64_t inside = std::clamp<int64_t>(first - before, 0, n);
+      begins[r] = std::min((inside + kPiece - 1) / kPiece * kPiece, n);
+    }
+    begins[0] = 0;
+    before += n;
+  }
+}
+
+int64_t OwnedParameters::count(size_t parameter, int rank) const {
+  const std::vector<int64_t>& begins = parts_[parameter].begins;
+  const auto r = static_cast<size_t>(rank);
+  return begins[r + 1] - begins[r];
+}
+
+std::string OwnedParameters::present() const {
+  std::string all;
+  for (const NamedTensor& p : parameters_) all += grad(p.tensor) ? '\1' : '\0';
+  return all;
+}
+
+void OwnedParameters::begin(int64_t batches) {
+  require(batches % ranks_.size() == 0, kOp,
+          "got {} batches for {} ranks; expected as many for each", batches, ranks_.size());
+  batches_ = batches;
+  next_ = 0;
+  sums_.emplace(parts_.size(), batches, GradientFold::default_group);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    sums_->wait(i, grad(parts_[i].own));
+    set_grad(parts_[i].own, {});
+  }
+}
+
+void OwnedParameters::fold(const std::vector<std::string>& present) {
+  const int me = ranks_.rank(), size = ranks_.size();
+  std::vector<Communicator::Send> out;
+  std::vector<Communicator::Receive> in;
+  std::vector<std::vector<Tensor>> arrived(parts_.size());  // of each rank
+  std::vector<Tensor> sent;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const auto has = [&](int rank) { return present[static_cast<size_t>(rank)][i] != 0; };
+    Tensor g = grad(parameters_[i].tensor);
+    if (g && !g.contiguous()) g = contiguous(g);
+    const int64_t n = count(i, me);
+    const auto bytes = static_cast<int64_t>(size_of(parameters_[i].tensor.dtype()));
+    arrived[i].resize(static_cast<size_t>(size));
+    for (int r = 0; r < size; ++r) {
+      const auto at = static_cast<size_t>(r);
+      if (r == me) {
+        if (g && n > 0) {
+          arrived[i][at] = clone(elements(g, parts_[i].begins[at], n));
+          arrived[i][at].set_category(Category::gradient);
+        }
+        continue;
+      }
+      if (g && count(i, r) > 0) {
+        out.push_back({r, data_of(g) + parts_[i].begins[at] * bytes, count(i, r) * bytes});
+      }
+      if (has(r) && n > 0) {
+        arrived[i][at] = Tensor::empty({n}, parameters_[i].tensor.dtype(), {}, Category::gradient);
+        in.push_back({r, data_of_written(arrived[i][at]), n * bytes});
+      }
+    }
+    if (g) sent.push_back(std::move(g));
+  }
+  auto pending = ranks_.start(out, in, "gradients");
+  ranks_.wait(pending);
+  sent.clear();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    set_grad(parameters_[i].tensor, {});
+    for (int r = 0; r < size; ++r) {
+      Tensor& g = arrived[i][static_cast<size_t>(r)];
+      if (g && g.shape() != parts_[i].own.shape()) {
+        g = g.alias(parts_[i].own.shape(), contiguous_strides(parts_[i].own.shape()), 0);
+      }
+      sums_->add(i, next_ + r, std::exchange(g, {}));
+    }
+    if (next_ + size < batches_) continue;
+    if (Tensor sum = sums_->taken(i)) set_grad(parts_[i].own, std::move(sum));
+  }
+  next_ += size;
+}
+
+void OwnedParameters::spread() {
+  const int me = ranks_.rank();
+  std::vector<Communicator::Send> out;
+  std::vector<Communicator::Receive> in;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Tensor whole = parameters_[i].tensor.detach();
+    const auto bytes = static_cast<int64_t>(size_of(whole.dtype()));
+    char* const data = data_of_written(whole);
+    for (int r = 0; r < ranks_.size(); ++r) {
+      if (r == me) continue;
+      const auto at = [&](int rank) {
+        return data + parts_[i].begins[static_cast<size_t>(rank)] * bytes;
+      };
+      if (count(i, me) > 0) out.push_back({r, at(me), count(i, me) * bytes});
+      if (count(i, r) > 0) in.push_back({r, at(r), count(i, r) * bytes});
+    }
+  }
+  auto pending = ranks_.start(out, in, "parameters");
+  ranks_.wait(pending);
+}
+
+double OwnedParameters::norm(std::optional<size_t> clip_group) {
+  // Of each parameter the number of pieces, and their sums.
+  std::string mine;
+  const auto put = [&](const auto& value) {
+    mine.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  const auto counts = [&](size_t i) {
+    return !clip_group || parameters_[i].clip_group == clip_groups_[*clip_group];
+  };
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!counts(i)) continue;
+    const Tensor g = grad(parts_[i].own);
+    const std::vector<double> sums = g ? squared_sums(g) : std::vector<double>{};
+    put(std::ssize(sums));
+    for (const double x : sums) put(x);
+  }
+  const std::vector<std::string> all = ranks_.gather(mine, "norms of gradients");
+  std::vector<size_t> at(all.size());
+  const auto take = [&](size_t r, auto value) {
+    std::memcpy(&value, all[r].data() + at[r], sizeof value);
+    at[r] += sizeof value;
+    return value;
+  };
+  double sum = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!counts(i)) continue;
+    for (size_t r = 0; r < all.size(); ++r) {
+      const auto pieces = take(r, std::ptrdiff_t{});
+      for (std::ptrdiff_t k = 0; k < pieces; ++k) sum += take(r, double{});
+    }
+  }
+  return std::sqrt(sum);
+}
+
+std::string OwnedParameters::first_nonfinite() {
+  TensorList own;
+  for (size_t i = 0; i < parts_.size(); ++i) own.push_back({parameters_[i].name, parts_[i].own});
+  const std::vector<std::string> all =
+      ranks_.gather(first_nonfinite_gradient(own), "what is not finite");
+  for (const NamedTensor& p : parameters_) {
+    if (std::find(all.begin(), all.end(), p.name) != all.end()) return p.name;
+  }
+  return "none";
+}
+
+std::optional<size_t> OwnedParameters::parameter_of(const std::string& name) const {
+  const std::string of = name.substr(0, name.rfind('.'));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].name == of) return i;
+  }
+  return std::nullopt;
+}
+
+TensorList OwnedParameters::whole(const TensorList& parts, const std::string& what) {
+  const std::vector<std::string> texts = ranks_.gather(description_of(parts), what);
+  std::vector<std::vector<Described>> all;
+  for (const std::string& text : texts) all.push_back(described(text));
+  std::vector<Communicator::Send> out;
+  std::vector<Communicator::Receive> in;
+  TensorList result;
+  // Each rank goes through the parameters in order, and through what their owners have of them.
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const std::string prefix = parameters_[i].name + ".";
+    int owner = 0;
+    while (owner + 1 < ranks_.size() && count(i, owner) == 0) ++owner;
+    if (count(i, owner) == 0) owner = 0;  // a parameter without elements
+    for (const Described& d : all[static_cast<size_t>(owner)]) {
+      if (!d.name.starts_with(prefix) || parameter_of(d.name) != i) continue;
+      const auto bytes = static_cast<int64_t>(size_of(d.dtype));
+      const auto own = std::find_if(parts.begin(), parts.end(),
+                                    [&](const NamedTensor& p) { return p.name == d.name; });
+      const Shape shape = divisible_ ? parameters_[i].tensor.shape() : d.shape;
+      Tensor whole;
+      if (ranks_.rank() == 0) whole = Tensor::empty(shape, d.dtype, {}, Category::other);
+      for (int r = 0; r < ranks_.size(); ++r) {
+        const int64_t n = divisible_ ? count(i, r) : r == owner ? numel(shape) : 0;
+        const int64_t begin = divisible_ ? parts_[i].begins[static_cast<size_t>(r)] : 0;
+        if (n == 0) continue;
+        char* const to = whole ? data_of_written(whole) + begin * bytes : nullptr;
+        if (r == 0 && ranks_.rank() == 0)
+          std::memcpy(to, data_of(own->tensor), static_cast<size_t>(n * bytes));
+        if (r != 0 && ranks_.rank() == 0) in.push_back({r, to, n * bytes});
+        if (r != 0 && ranks_.rank() == r) out.push_back({0, data_of(own->tensor), n * bytes});
+      }
+      if (whole) result.push_back({d.name, whole});
+    }
+  }
+  auto pending = ranks_.start(out, in, what);
+  ranks_.wait(pending);
+  return result;
+}
+
+void OwnedParameters::take(const TensorList& whole, const TensorList& parts) const {
+  for (const NamedTensor& part : parts) {
+    const std::optional<size_t> i = parameter_of(part.name);
+    require(i.has_value(), kOp, "\"{}\" is of no parameter", part.name);
+    const int64_t n = part.tensor.numel();
+    if (count(*i, ranks_.rank()) == 0 || n == 0) continue;
+    const auto at = std::find_if(whole.begin(), whole.end(),
+                                 [&](const NamedTensor& w) { return w.name == part.name; });
+    require(at != whole.end(), kOp, "\"{}\" is missing", part.name);
+    const int64_t begin = divisible_ ? parts_[*i].begins[static_cast<size_t>(ranks_.rank())] : 0;
+    const bool fits = at->tensor.dtype() == part.tensor.dtype() &&
+                      (divisible_ ? at->tensor.shape() == parameters_[*i].tensor.shape()
+                                  : at->tensor.shape() == part.tensor.shape());
+    if (!fits) fail_with<ShapeError>(kOp, "a state does not fit", {{part.name, at->tensor}});
+    Tensor to = part.tensor;
+    const auto bytes = static_cast<int64_t>(size_of(to.dtype()));
+    std::memcpy(data_of_written(to), data_of(at->tensor) + begin * bytes,
+                static_cast<size_t>(n * bytes));
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/named_tensor.h"
+#include "train/gradient_fold.h"
+#include "train/optimizer.h"
+
+namespace longspan {
+
+/// The parameters of a model that several processes train with the same values. Each rank owns a
+/// part of all elements: it sums the gradients of this part over all ranks, keeps the optimizer's
+/// state of it and updates it; then all ranks get the new values. So gradients and states of N
+/// ranks take an N-th of the memory \cite rajbhandari2020 (ZeRO, stage 2), and since one rank adds
+/// up all contributions to an element, in order of the batches, the sums are those of GradientFold
+/// in one process: bit for bit the same with any number of ranks.
+///   OwnedParameters owned(ranks);
+///   auto optimizer = make(owned.divide(groups, true));   // of this rank's parts
+///   optimizer->share(&owned);
+///   ... for each step:
+///   owned.begin(batches);
+///   for (round ...) { backward(loss); owned.fold(present); }
+///   clip_gradients(*optimizer, 1); optimizer->step(lr); owned.spread();
+class OwnedParameters : public Optimizer::Shared {
+ public:
+  /// Keeps a reference.
+  explicit OwnedParameters(Communicator& ranks) : ranks_(ranks) {}
+
+  /// Divides parameters among the ranks and returns the groups with this rank's parts in their
+  /// places: [n] of a parameter's elements in row-major order, n may be 0. Elements are dealt in
+  /// runs of pieces of 32,768, so that each rank has nearly as many. If not `divisible`, each
+  /// parameter is owned as a whole: the optimizer needs norms or means of whole tensors. Throws
+  /// NotImplemented unless all are on the CPU.
+  std::vector<ParameterGroup> divide(const std::vector<ParameterGroup>& groups, bool divisible);
+
+  /// The whole parameters, in order of the groups.
+  const TensorList& parameters() const { return parameters_; }
+  /// Returns which parameters have a gradient: a byte 0 or 1 for each.
+  std::string present() const;
+
+  /// Begins a step of so many batches of all ranks together: ranks compute batches 0 to size - 1 in
+  /// the first round, and so on. Gradients of this rank's parts wait for the same update.
+  void begin(int64_t batches);
+  /// Ends a round: takes the gradients of the parameters, which are those of this rank's batch, to
+  /// their owners. `present`: what present() of each rank returned. After the last round the parts
+  /// have the sums, and the parameters no gradients.
+  void fold(const std::vector<std::string>& present);
+  /// Takes the updated values of all parts to all ranks.
+  void spread();
+
+  double norm(std::optional<size_t> clip_group) override;
+  std::string first_nonfinite() override;
+
+  /// Returns tensors of which ranks have parts as whole ones on rank 0, and nothing on others.
+  ///   parts  those of this rank, named PARAMETER.SUFFIX, in order of the parameters
+  TensorList whole(const TensorList& parts, const std::string& what);
+  /// Sets this rank's parts, named PARAMETER.SUFFIX, from whole tensors of those names. Throws
+  /// ValueError that names one that is missing, ShapeError if it does not fit.
+  void take(const TensorList& whole, const TensorList& parts) const;
+
+ private:
+  /// What this rank owns of a parameter.
+  struct Part {
+    std::vector<int64_t> begins;  // of each rank's elements, and the end of the last
+    Tensor own;
+  };
+  void deal(bool divisible);
+  int64_t count(size_t parameter, int rank) const;
+  /// Returns the index of the parameter of which NAME.SUFFIX is a state.
+  std::optional<size_t> parameter_of(const std::string& name) const;
+
+  Communicator& ranks_;
+  bool divisible_ = true;
+  TensorList parameters_;
+  std::vector<Part> parts_;
+  std::vector<std::string> clip_groups_{""};
+  std::optional<FoldSums> sums_;
+  int64_t batches_ = 0, next_ = 0;
+};
+
+}  // namespace longspan

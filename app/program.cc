@@ -15,6 +15,7 @@
 #include "app/tasks/table.h"
 #include "core/error.h"
 #include "core/kernel.h"
+#include "core/ranks/communicator.h"
 #include "data/io/files.h"
 #include "models/all/registry.h"
 #include "nn/nearest.h"
@@ -102,6 +103,11 @@ int run_command(int argc, char** argv, const std::string& program) {
     const std::string own = program == "longspan" ? "" : program + ", built on ";
     std::puts((own + "longspan " LONGSPAN_VERSION).c_str());
     return flushed(0, program);
+  }
+  const Launched together = launched();
+  if (together.processes > 1 && name != "train") {
+    if (!together.first) return 1;
+    fail("ranks", "longspan {} runs in one process; expected it without mpirun", name);
   }
   std::vector<std::string> names;
   for (const Command& c : commands) {

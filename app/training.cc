@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/pictures.h"
+#include "app/ranks/several.h"
 #include "app/start.h"
 #include "app/step.h"
 #include "autograd/mode.h"
@@ -766,7 +767,16 @@ void Training::go_on_from(const Json& figures) {
   inversion_.largest = number_of(figures["inversion_error"]);
 }
 
+// All processes call it: each has parts of what is saved.
 void Training::save() {
+  if (p_.shared) {
+    Communicator& ranks = p_.shared->ranks;
+    for (const std::string& peak : ranks.gather(to_string(Json(to_members(at_.peak))), "memory")) {
+      at_.see(to_usage(parse_json(peak)));  // that of the fullest
+    }
+    require_equal(ranks, fmt::format("the checksum of the parameters after step {}: {}\n", at_.step,
+                                     checksum_of(p_.state)));
+  }
   Members values = at_.values();
   for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);
   values.emplace_back("figures", figures());

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "app/rank_report.h"
+#include "app/ranks/batch_report.h"
 #include "app/run.h"
 #include "app/tasks/task_data.h"
-#include "core/communicator.h"
+#include "core/ranks/communicator.h"
 #include "nn/after_step.h"
 #include "train/log.h"
 #include "train/optimizer.h"

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "core/transport_module.h"
+#include "core/ranks/transport_module.h"
 
 namespace {
 

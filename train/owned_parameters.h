@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/named_tensor.h"
+#include "core/ranks/communicator.h"
 #include "train/gradient_fold.h"
 #include "train/optimizer.h"
 

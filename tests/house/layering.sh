@@ -21,6 +21,8 @@ check() {
       # folder: the folders that it may include
       sees["core"] = "core"
       sees["core/kernels"] = "core core/kernels"
+      sees["core/ranks"] = "core core/ranks"
+      sees["mpi"] = sees["core/ranks"] " mpi"
       sees["cpu"] = sees["core/kernels"] " cpu"
       sees["cpu/matmul"] = sees["cpu"] " cpu/matmul"
       sees["cpu/attention"] = sees["cpu"] " cpu/attention"
@@ -57,17 +59,18 @@ check() {
       sees["data"] = sees["nn"] " data/io data/unicode data/tokenizers data"
       sees["data/scores"] = sees["data"] " data/scores"
       sees["data/labelled"] = sees["data"] " data/labelled"
-      sees["train"] = sees["data"] " data/scores data/labelled train"
+      sees["train"] = sees["data"] " data/scores data/labelled core/ranks train"
       all = sees["train"] " " sees["models/all"] " hub"
       sees["hub"] = all
       backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
       sees["longspan.h"] = all
-      sees["app"] = all " app app/tasks"
+      sees["app"] = all " app app/ranks app/tasks"
+      sees["app/ranks"] = all " app/ranks"
       sees["app/tasks"] = sees["app"]
       sees["examples"] = all " app examples"
       sees["examples/custom"] = all " app examples/custom"
       sees["bench"] = all backends " bench"
-      sees["tests"] = all backends " app app/tasks tests"
+      sees["tests"] = all backends " app app/ranks app/tasks mpi tests"
       known = sees["tests"] " bench examples examples/custom longspan.h"
     }
     function folder_of(path, parts, n) {

@@ -13,7 +13,7 @@ make up (pretrained weights) is left out, and listed. Fails if a command fails.
 import argparse, importlib.util, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = ("longspan", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "python3 ")
+PROGRAMS = ("longspan", "mpirun ", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "python3 ")
 ASSIGNMENT = re.compile(r"[A-Za-z_]+=")
 MISSING = ("ROBERTA", "BASE", "PREFIX", "my_model", "genomes", "runs/learning")
 SYNOPSIS = re.compile(r"\[|\.\.\.|\bNAME\b|\bID\b")
@@ -57,6 +57,8 @@ class Page:
         out = re.search(r"--out (\S+)", command)
         if out and out[1] in self.skipped_runs:
             return "its run was left out"
+        if command.startswith("mpirun ") and shutil.which("mpirun") is None:
+            return "needs mpirun"
         if SYNOPSIS.search(command) and "model." not in command and "'" not in command:
             return "a synopsis"
         return ""
@@ -177,7 +179,8 @@ def main():
     spec = importlib.util.spec_from_file_location("fingerprint", ROOT / "tests/long/fingerprint.py")
     fingerprint = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fingerprint)
-    environment = dict(os.environ, LONGSPAN_DATA=".", PATH=f"{build}:{build}/examples:{os.environ['PATH']}")
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       OMPI_MCA_rmaps_base_oversubscribe="1", LONGSPAN_DATA=".", PATH=f"{build}:{build}/examples:{os.environ['PATH']}")
     failures = 0
     for name in options.pages:
         with tempfile.TemporaryDirectory(prefix="commands-") as folder:

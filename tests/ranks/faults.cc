@@ -3,8 +3,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "core/generator.h"
@@ -31,8 +31,12 @@ std::vector<pid_t> processes_of(const std::string& folder) {
     const std::string name = entry.path().filename();
     if (!std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }))
       continue;
-    std::ifstream in(entry.path() / "cmdline", std::ios::binary);
-    const std::string words((std::istreambuf_iterator<char>(in)), {});
+    std::string words;  // nothing if the process has just ended
+    if (std::FILE* const file = std::fopen((entry.path() / "cmdline").c_str(), "rb")) {
+      char buffer[4096];
+      words.assign(buffer, std::fread(buffer, 1, sizeof buffer, file));
+      std::fclose(file);
+    }
     if (words.find(folder) == std::string::npos || words.starts_with("mpirun")) continue;
     all.push_back(static_cast<pid_t>(std::stoi(name)));
   }
@@ -57,6 +61,10 @@ Settings long_run(const SmallData& data) {
   settings.push_back(typed("eval_every", "50"));
   settings.push_back(typed("log_every", "1000"));
   settings.push_back(typed("ranks.timeout", "5"));
+  // The learning rate must not depend on the number of steps, which the run that goes on has others
+  // of.
+  settings.push_back(typed("schedule.name", "constant"));
+  settings.push_back(typed("schedule.warmup", "0"));
   return settings;
 }
 

@@ -106,6 +106,14 @@ class Communicator {
   int64_t sent_bytes_ = 0, sent_messages_ = 0;
 };
 
+/// Returns how many processes mpirun has started with this one, itself included, and whether this
+/// is the first; from the environment, without MPI.
+struct Launched {
+  int processes = 1;
+  bool first = true;
+};
+Launched launched();
+
 /// Returns the processes that mpirun has started with this one, or one alone. Throws Error if there
 /// are several and this build has no MPI.
 std::unique_ptr<Communicator> open_communicator();

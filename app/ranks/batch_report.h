@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/ranks/communicator.h"
 #include "nn/after_step.h"
 #include "nn/module_list.h"
 #include "train/log.h"

@@ -1,4 +1,4 @@
-#include "app/rank_report.h"
+#include "app/ranks/batch_report.h"
 
 #include <cstring>
 #include <string_view>

@@ -4,8 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "app/run_config.h"
-#include "core/communicator.h"
+#include "core/ranks/communicator.h"
 
 namespace longspan {
 

@@ -1,4 +1,4 @@
-#include "app/several.h"
+#include "app/ranks/several.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "core/communicator.h"
+#include "core/ranks/communicator.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "core/transport_module.h"
+#include "core/ranks/transport_module.h"
 
 namespace longspan {
 namespace {
@@ -146,13 +146,6 @@ class ModuleTransport : public Transport {
   const TransportModule& module_;
 };
 
-bool launched() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
-    if (std::getenv(name) != nullptr) return true;
-  }
-  return false;
-}
-
 /// Returns the module: beside the program, or where it is installed.
 void* open_module(std::string& tried) {
   std::error_code error;
@@ -173,10 +166,19 @@ void* open_module(std::string& tried) {
 
 }  // namespace
 
+Launched launched() {
+  const auto number = [](std::initializer_list<const char*> names, int otherwise) {
+    for (const char* name : names) {
+      if (const char* const text = std::getenv(name)) return std::atoi(text);
+    }
+    return otherwise;
+  };
+  return {number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1),
+          number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0) == 0};
+}
+
 std::unique_ptr<Communicator> open_communicator() {
-  if (!launched()) return std::make_unique<Communicator>();
-  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  if (size != nullptr && std::string_view(size) == "1") return std::make_unique<Communicator>();
+  if (launched().processes <= 1) return std::make_unique<Communicator>();
   std::string tried;
   void* const module = open_module(tried);
   require(module != nullptr, "ranks",

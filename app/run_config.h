@@ -122,9 +122,11 @@ struct RunConfig {
   /// Several processes that train together.
   struct Ranks {
     double timeout = 300;
+    bool overlap = true;  ///< gradients go out during the backward pass
     void visit(auto& v) {
       v("timeout", timeout, range::positive,
         "seconds after which a process that does not answer ends the run");
+      v("overlap", overlap, "send gradients during the backward pass, not after it");
     }
   } ranks;
 

@@ -161,7 +161,10 @@ Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
   const RunConfig& c = run.config;
   data->prepare();
   state = named_state(*run.model);
-  if (ranks != nullptr && ranks->size() > 1) shared = std::make_unique<SharedTraining>(*ranks);
+  if (ranks != nullptr && ranks->size() > 1) {
+    shared = std::make_unique<SharedTraining>(*ranks);
+    shared->owned.overlap = c.ranks.overlap;
+  }
   optimizer =
       make_optimizer(c.optimizer, named_parameters(*run.model), shared ? &shared->owned : nullptr);
   average = average_of(c, trained());
@@ -648,6 +651,10 @@ void Training::log_step() {
   if (const auto* const remarks = ask<Remarks>(*p_.run.model)) {
     for (const auto& [name, value] : remarks->log_values()) values.emplace_back(name, value);
   }
+  if (p_.shared) {
+    values.emplace_back("exposed_seconds", p_.shared->owned.exposed_seconds());
+    values.emplace_back("sent_bytes", p_.shared->ranks.sent_bytes());
+  }
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);
   if (inversion_.largest > kDrift && !drift_said_) {
@@ -774,8 +781,9 @@ void Training::save() {
     for (const std::string& peak : ranks.gather(to_string(Json(to_members(at_.peak))), "memory")) {
       at_.see(to_usage(parse_json(peak)));  // that of the fullest
     }
-    require_equal(ranks, fmt::format("the checksum of the parameters after step {}: {}\n", at_.step,
-                                     checksum_of(p_.state)));
+    require_equal(ranks, fmt::format("the checksum of the parameters after step {}: {}\n"
+                                     "the learning rate of that step: {}\n",
+                                     at_.step, checksum_of(p_.state), rate_));
   }
   Members values = at_.values();
   for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);

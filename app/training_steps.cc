@@ -176,7 +176,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
     if (fold) {
       fold->backward(total);
     } else {
-      backward(total);
+      shared_->owned.backward(total);
     }
     if (!memories_.empty()) next_[static_cast<size_t>(i)] = std::move(result.memory);
     BatchReport own{.loss = result.loss.item(), .tokens = tokens, .counted = counted};

@@ -14,8 +14,9 @@ thread_local const LeafWatch::Pass* running = nullptr;
 
 }  // namespace
 
-LeafWatch::LeafWatch(std::span<const Tensor> leaves, std::function<void(size_t)> complete)
-    : complete_(std::move(complete)), outer_(innermost) {
+LeafWatch::LeafWatch(std::span<const Tensor> leaves, std::function<void(size_t)> complete,
+                     std::function<void()> after_node)
+    : complete_(std::move(complete)), after_node_(std::move(after_node)), outer_(innermost) {
   for (const Tensor& leaf : leaves) {
     const autograd::Edge edge = autograd::edge_of(leaf);
     if (!edge.node || leaf.meta()->node) {
@@ -65,6 +66,7 @@ void LeafWatch::Pass::ran(const autograd::Node& node) {
     const auto leaf = leaf_of_.find(edge.node.get());
     if (leaf != leaf_of_.end() && --edges_[leaf->second] == 0) report(leaf->second);
   }
+  if (watch_->after_node_) watch_->after_node_();
 }
 
 void LeafWatch::Pass::end() {

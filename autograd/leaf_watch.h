@@ -25,7 +25,9 @@ class LeafWatch {
   /// Each backward() calls complete(i) once for every leaves[i]. It may take the gradient and leave
   /// another one (set_grad()); adding to it afterwards is a GradientError. Throws GradientError if
   /// one is no leaf that requires gradients.
-  LeafWatch(std::span<const Tensor> leaves, std::function<void(size_t)> complete);
+  /// `after_node`, if it is set, is called after every node.
+  LeafWatch(std::span<const Tensor> leaves, std::function<void(size_t)> complete,
+            std::function<void()> after_node = {});
   ~LeafWatch();
   LeafWatch(const LeafWatch&) = delete;
   LeafWatch& operator=(const LeafWatch&) = delete;
@@ -58,6 +60,7 @@ class LeafWatch {
  private:
   std::vector<std::shared_ptr<autograd::Node>> leaves_;  // the targets of edges to them
   std::function<void(size_t)> complete_;
+  std::function<void()> after_node_;
   LeafWatch* outer_;
 };
 

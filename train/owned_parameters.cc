@@ -8,6 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "autograd/engine.h"
+#include "autograd/leaf_watch.h"
 #include "autograd/node.h"
 #include "core/error.h"
 #include "ops/copy.h"
@@ -16,7 +18,8 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kPiece = 32'768;  // elements: those of squared_sums()
+constexpr int64_t kPiece = 32'768;    // elements: those of squared_sums()
+constexpr int64_t kBucket = 1 << 20;  // bytes
 constexpr const char* kOp = "ranks";
 
 const char* data_of(const Tensor& x) { return static_cast<const char*>(x.view().data); }
@@ -148,12 +151,6 @@ int64_t OwnedParameters::count(size_t parameter, int rank) const {
   return begins[r + 1] - begins[r];
 }
 
-std::string OwnedParameters::present() const {
-  std::string all;
-  for (const NamedTensor& p : parameters_) all += grad(p.tensor) ? '\1' : '\0';
-  return all;
-}
-
 void OwnedParameters::begin(int64_t batches) {
   require(batches % ranks_.size() == 0, kOp,
           "got {} batches for {} ranks; expected as many for each", batches, ranks_.size());
@@ -166,52 +163,131 @@ void OwnedParameters::begin(int64_t batches) {
   }
 }
 
-void OwnedParameters::fold(const std::vector<std::string>& present) {
-  const int me = ranks_.rank(), size = ranks_.size();
+void OwnedParameters::make_buckets() {
+  // All ranks send in one order, whatever their own graphs look like.
+  std::string text(reinterpret_cast<const char*>(order_.data()), order_.size() * sizeof(size_t));
+  text = ranks_.from_first(text, "the order of gradients");
+  order_.resize(text.size() / sizeof(size_t));
+  std::memcpy(order_.data(), text.data(), text.size());
+  int64_t all = 0, bytes = 0;
+  for (const NamedTensor& p : parameters_) all += p.tensor.nbytes();
+  const int64_t most = std::min(kBucket, all / 8);
+  buckets_.clear();
+  bucket_of_.assign(parameters_.size(), 0);
+  for (const size_t i : order_) {
+    const int64_t own = parameters_[i].tensor.nbytes();
+    if (buckets_.empty() || bytes + own > most) {
+      buckets_.emplace_back();
+      bytes = 0;
+    }
+    bytes += own;
+    bucket_of_[i] = buckets_.size() - 1;
+    buckets_.back().parameters.push_back(i);
+  }
+}
+
+void OwnedParameters::backward(const Tensor& loss) {
+  std::vector<Tensor> leaves;
+  for (const NamedTensor& p : parameters_) leaves.push_back(p.tensor);
+  present_.assign(parameters_.size(), '\0');
+  arrived_.assign(parameters_.size(), std::vector<Tensor>(static_cast<size_t>(ranks_.size())));
+  started_ = 0;
+  const bool known = !buckets_.empty();
+  order_.clear();
+  for (Bucket& bucket : buckets_) bucket.open = bucket.parameters.size();
+  {
+    const LeafWatch watch(
+        leaves,
+        [&](size_t i) {
+          present_[i] = grad(parameters_[i].tensor) ? '\1' : '\0';
+          if (known && overlap) return complete(i);
+          order_.push_back(i);
+        },
+        [&] { poll(); });
+    longspan::backward(loss);
+  }
+  if (!known) {
+    make_buckets();
+    for (Bucket& bucket : buckets_) bucket.open = 0;
+  } else if (!overlap) {
+    for (Bucket& bucket : buckets_) bucket.open = 0;
+  }
+  while (started_ < buckets_.size()) start(buckets_[started_++]);
+}
+
+void OwnedParameters::complete(size_t i) {
+  --buckets_[bucket_of_[i]].open;
+  while (started_ < buckets_.size() && buckets_[started_].open == 0) start(buckets_[started_++]);
+}
+
+void OwnedParameters::start(Bucket& bucket) {
+  const int me = ranks_.rank();
   std::vector<Communicator::Send> out;
   std::vector<Communicator::Receive> in;
-  std::vector<std::vector<Tensor>> arrived(parts_.size());  // of each rank
-  std::vector<Tensor> sent;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const auto has = [&](int rank) { return present[static_cast<size_t>(rank)][i] != 0; };
-    Tensor g = grad(parameters_[i].tensor);
-    if (g && !g.contiguous()) g = contiguous(g);
+  for (const size_t i : bucket.parameters) {
+    const Tensor& p = parameters_[i].tensor;
+    Tensor g = grad(p);
+    set_grad(p, {});
+    const bool mine = static_cast<bool>(g);
+    // What is sent does not depend on who has a gradient; fold() leaves out what is none.
+    if (!mine) g = zeros_like(p.detach());
+    if (!g.contiguous()) g = contiguous(g);
     const int64_t n = count(i, me);
-    const auto bytes = static_cast<int64_t>(size_of(parameters_[i].tensor.dtype()));
-    arrived[i].resize(static_cast<size_t>(size));
-    for (int r = 0; r < size; ++r) {
+    const auto bytes = static_cast<int64_t>(size_of(p.dtype()));
+    for (int r = 0; r < ranks_.size(); ++r) {
       const auto at = static_cast<size_t>(r);
-      if (r == me) {
-        if (g && n > 0) {
-          arrived[i][at] = clone(elements(g, parts_[i].begins[at], n));
-          arrived[i][at].set_category(Category::gradient);
-        }
-        continue;
-      }
-      if (g && count(i, r) > 0) {
+      if (r != me && count(i, r) > 0) {
         out.push_back({r, data_of(g) + parts_[i].begins[at] * bytes, count(i, r) * bytes});
       }
-      if (has(r) && n > 0) {
-        arrived[i][at] = Tensor::empty({n}, parameters_[i].tensor.dtype(), {}, Category::gradient);
-        in.push_back({r, data_of_written(arrived[i][at]), n * bytes});
+      if (n == 0 || (r == me && !mine)) continue;
+      if (r == me) {
+        arrived_[i][at] = clone(elements(g, parts_[i].begins[at], n));
+        arrived_[i][at].set_category(Category::gradient);
+      } else {
+        arrived_[i][at] = Tensor::empty({n}, p.dtype(), p.device(), Category::gradient);
+        in.push_back({r, data_of_written(arrived_[i][at]), n * bytes});
       }
     }
-    if (g) sent.push_back(std::move(g));
+    bucket.held.push_back(std::move(g));
   }
-  auto pending = ranks_.start(out, in, "gradients");
+  bucket.pending = ranks_.start(out, in, "gradients");
+}
+
+void OwnedParameters::poll() {
+  // MPI moves bytes only inside its calls, and each call costs as much as a small node.
+  constexpr auto kPause = std::chrono::microseconds(200);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - polled_ < kPause) return;
+  polled_ = now;
+  for (size_t b = 0; b < started_; ++b) {
+    if (!buckets_[b].pending.ended() && ranks_.poll(buckets_[b].pending)) buckets_[b].held.clear();
+  }
+}
+
+void OwnedParameters::wait(Communicator::Pending& pending) {
+  const auto begin = std::chrono::steady_clock::now();
   ranks_.wait(pending);
-  sent.clear();
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    set_grad(parameters_[i].tensor, {});
-    for (int r = 0; r < size; ++r) {
-      Tensor& g = arrived[i][static_cast<size_t>(r)];
-      if (g && g.shape() != parts_[i].own.shape()) {
-        g = g.alias(parts_[i].own.shape(), contiguous_strides(parts_[i].own.shape()), 0);
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void OwnedParameters::fold(const std::vector<std::string>& present) {
+  const int size = ranks_.size();
+  for (Bucket& bucket : buckets_) {
+    wait(bucket.pending);
+    bucket.held.clear();
+    for (const size_t i : bucket.parameters) {
+      const Shape& shape = parts_[i].own.shape();
+      for (int r = 0; r < size; ++r) {
+        const auto at = static_cast<size_t>(r);
+        Tensor g = std::exchange(arrived_[i][at], {});
+        if (present[at][i] == '\0') g = {};
+        if (g && g.shape() != shape) g = g.alias(shape, contiguous_strides(shape), 0);
+        sums_->add(i, next_ + r, std::move(g));
       }
-      sums_->add(i, next_ + r, std::exchange(g, {}));
+      if (next_ + size < batches_) continue;
+      if (Tensor sum = sums_->taken(i)) set_grad(parts_[i].own, std::move(sum));
     }
-    if (next_ + size < batches_) continue;
-    if (Tensor sum = sums_->taken(i)) set_grad(parts_[i].own, std::move(sum));
   }
   next_ += size;
 }
@@ -234,7 +310,7 @@ void OwnedParameters::spread() {
     }
   }
   auto pending = ranks_.start(out, in, "parameters");
-  ranks_.wait(pending);
+  wait(pending);
 }
 
 double OwnedParameters::norm(std::optional<size_t> clip_group) {

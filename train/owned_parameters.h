@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,7 +26,7 @@ namespace longspan {
 ///   optimizer->share(&owned);
 ///   ... for each step:
 ///   owned.begin(batches);
-///   for (round ...) { backward(loss); owned.fold(present); }
+///   for (round ...) { owned.backward(loss); owned.fold(ranks.gather(owned.present(), "...")); }
 ///   clip_gradients(*optimizer, 1); optimizer->step(lr); owned.spread();
 class OwnedParameters : public Optimizer::Shared {
  public:
@@ -41,16 +42,25 @@ class OwnedParameters : public Optimizer::Shared {
 
   /// The whole parameters, in order of the groups.
   const TensorList& parameters() const { return parameters_; }
-  /// Returns which parameters have a gradient: a byte 0 or 1 for each.
-  std::string present() const;
+  /// Returns which parameters got a gradient in the last backward(): a byte 0 or 1 for each.
+  const std::string& present() const { return present_; }
 
   /// Begins a step of so many batches of all ranks together: ranks compute batches 0 to size - 1 in
   /// the first round, and so on. Gradients of this rank's parts wait for the same update.
   void begin(int64_t batches);
-  /// Ends a round: takes the gradients of the parameters, which are those of this rank's batch, to
-  /// their owners. `present`: what present() of each rank returned. After the last round the parts
-  /// have the sums, and the parameters no gradients.
+  /// Runs the backward pass of this rank's batch of a round. Gradients go to their owners while it
+  /// runs, each as soon as it is complete (LeafWatch), in buckets of up to 1 MiB and in the order
+  /// in which those of the first rank were complete in the first round, which sends them at its
+  /// end.
+  void backward(const Tensor& loss);
+  /// Ends the round: waits for the gradients of the other ranks and adds up those of this rank's
+  /// parts. `present`: what present() of each rank returned. After the last round the parts have
+  /// the sums, and the parameters no gradients.
   void fold(const std::vector<std::string>& present);
+  /// Whether gradients go out during the backward pass, or else at its end.
+  bool overlap = true;
+  /// Seconds that fold() and spread() have waited.
+  double exposed_seconds() const { return exposed_seconds_; }
   /// Takes the updated values of all parts to all ranks.
   void spread();
 
@@ -70,7 +80,19 @@ class OwnedParameters : public Optimizer::Shared {
     std::vector<int64_t> begins;  // of each rank's elements, and the end of the last
     Tensor own;
   };
+  /// Parameters whose gradients go out together.
+  struct Bucket {
+    std::vector<size_t> parameters;
+    size_t open = 0;           // of them, in this round
+    std::vector<Tensor> held;  // what is being sent
+    Communicator::Pending pending = {};
+  };
   void deal(bool divisible);
+  void make_buckets();
+  void complete(size_t parameter);
+  void start(Bucket& bucket);
+  void poll();
+  void wait(Communicator::Pending& pending);
   int64_t count(size_t parameter, int rank) const;
   /// Returns the index of the parameter of which NAME.SUFFIX is a state.
   std::optional<size_t> parameter_of(const std::string& name) const;
@@ -80,6 +102,14 @@ class OwnedParameters : public Optimizer::Shared {
   TensorList parameters_;
   std::vector<Part> parts_;
   std::vector<std::string> clip_groups_{""};
+  std::vector<size_t> order_;  // in which gradients were complete in the first round
+  std::vector<Bucket> buckets_;
+  std::vector<size_t> bucket_of_;
+  size_t started_ = 0;  // buckets of this round
+  std::string present_;
+  std::vector<std::vector<Tensor>> arrived_;  // of each parameter, of each rank
+  std::chrono::steady_clock::time_point polled_ = {};
+  double exposed_seconds_ = 0;
   std::optional<FoldSums> sums_;
   int64_t batches_ = 0, next_ = 0;
 };

@@ -60,7 +60,7 @@ def run_test(tree, spec):
     if program == "ctest":
         command = ["ctest", "--test-dir", "build/dev", "-R", what, "--output-on-failure", "--no-tests=error"]
     else:
-        folder = f"build/dev/tests/{program}/" if program in ("app", "system") else "build/dev/tests/"
+        folder = f"build/dev/tests/{program}/" if program in ("app", "system", "ranks") else "build/dev/tests/"
         command = [folder + "test_" + program, "--gtest_brief=1", "--gtest_fail_fast"]
         if what:
             command.append("--gtest_filter=" + what)

@@ -178,6 +178,25 @@ TEST(Ranks, SlowManyKillsAtAnyMoment) {
   }
 }
 
+// The clock of the first decides about the learning rate and the end: the others' begin later.
+TEST(Ranks, StopByTheClockOfTheFirst) {
+  const SmallData data;
+  const Folder folder;
+  Settings settings = long_run(data);
+  for (Setting& s : settings) {
+    if (s.key == "steps" || s.key.starts_with("schedule.")) s = typed("seconds", "2");
+  }
+  const Outcome o = run(on_ranks(2, train_words(settings, folder / "run")));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_GT(saved_steps(folder / "run").size(), 0u);
+}
+
+TEST(Ranks, OtherCommandsAreForOneProcess) {
+  const Outcome o = run(on_ranks(2, {"models"}));
+  EXPECT_NE(o.code, 0);
+  EXPECT_EQ(count(o.err, "expected it without mpirun"), 1) << o.err;
+}
+
 TEST(Ranks, StopCleanlyAtASignalOfMpirun) {
   const SmallData data;
   const Folder folder;

@@ -80,7 +80,7 @@ void train_on(Communicator& ranks, const Make& make, bool divisible, int64_t bat
   for (int64_t step = 0; step < steps; ++step) {
     owned.begin(batches);
     for (int64_t i = ranks.rank(); i < batches; i += ranks.size()) {
-      backward(loss_of(parameters, step * batches + i));
+      owned.backward(loss_of(parameters, step * batches + i));
       owned.fold(ranks.gather(owned.present(), "what is there"));
     }
     for (const GroupNorm& n : clip_by_group(*optimizer, 0.5)) t.norms.push_back(n.norm);
@@ -172,7 +172,7 @@ TEST(OwnedParameters, NameTheFirstGradientThatIsNotFinite) {
     owned.begin(2);
     Tensor loss = loss_of(parameters, 0);
     if (ranks.rank() == 1) loss = mul(loss, HUGE_VAL);
-    backward(loss);
+    owned.backward(loss);
     owned.fold(ranks.gather(owned.present(), "what is there"));
     EXPECT_TRUE(contains(message_of<ValueError>([&] { clip_gradients(adam, 1); }), "\"w70000\""));
   });

@@ -15,7 +15,10 @@ namespace {
 struct Options {
   ByteSize budget;
   bool json = false, terms = false;
-  void visit(auto& v) { v("budget", budget)("json", json)("terms", terms); }
+  int64_t ranks = 1;
+  void visit(auto& v) {
+    v("budget", budget)("json", json)("terms", terms)("ranks", ranks, range::positive);
+  }
 };
 
 /// The largest sizes that fit in a budget with a strategy; -1: not computed.
@@ -189,6 +192,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
 int memory_command(int argc, const char* const* argv) {
   const Flag own[] = {
       {"--budget", "memory.budget", "bytes that a run may need, as 4GiB: adds what fits"},
+      {"--ranks", "memory.ranks", "processes of the run: the memory of the fullest"},
       {"--terms", "memory.terms", "also what the forward pass keeps, as formulas", true},
       {"--json", "memory.json", "a JSON line for each strategy, in bytes", true}};
   CommandLine line = read_command_line(
@@ -205,6 +209,7 @@ int memory_command(int argc, const char* const* argv) {
   const std::string sizes = fill_sizes(config, settings);
   if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
   require_used(line, config);
+  config.processes = o.ranks;
   set_process(config);  // affects workspace
   say_positions(config);
   const StepPlanner planner(config);

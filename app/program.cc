@@ -106,7 +106,7 @@ int run_command(int argc, char** argv, const std::string& program) {
   }
   const Launched together = launched();
   if (together.processes > 1 && name != "train") {
-    if (!together.first) return 1;
+    if (!together.first) return 0;  // so that mpirun lets the first say why
     fail("ranks", "longspan {} runs in one process; expected it without mpirun", name);
   }
   std::vector<std::string> names;

@@ -8,6 +8,7 @@
 #include "app/tasks/table.h"
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "autograd/node.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "core/graph.h"
@@ -19,6 +20,7 @@
 #include "ops/patterns/layout_cache.h"
 #include "train/config.h"
 #include "train/gradient_fold.h"
+#include "train/owned_parameters.h"
 #include "train/segments.h"
 #include "train/weight_average.h"
 
@@ -103,6 +105,21 @@ struct MemoriesOfStep {
   std::vector<SegmentMemory> now, next;
 };
 
+/// Bytes of the optimizer's states of all parameters, which the first of several processes gathers.
+int64_t bytes_of_states(const RunConfig& c, const TensorList& weights) {
+  int64_t bytes = 0;
+  TensorList plain;
+  for (const NamedTensor& w : weights) {
+    Tensor meta = Tensor::empty(w.tensor.shape(), w.tensor.dtype(), meta_device);
+    set_requires_grad(meta);
+    plain.push_back({w.name, meta, w.clip_group});
+  }
+  for (const NamedTensor& t : make_optimizer(c.optimizer, plain)->state()) {
+    bytes += memory::block_bytes(t.tensor.nbytes());
+  }
+  return bytes;
+}
+
 void apply(RunConfig& config, const StepShape& shape) {
   set_fields(*config.model, Settings{{"memory", Json(shape.memory), "--memory"},
                                      {"chunks", Json(shape.chunks), "--chunks"},
@@ -134,23 +151,44 @@ StepShape shape_of(RunConfig& c) {
 
 StepPlanner::~StepPlanner() { apply(config_, own_); }
 
-StepMemory StepPlanner::step(const StepShape& shape, Device device,
-                             const std::function<void(const MemoryTrace&, const Usage&)>& inspect,
+StepMemory StepPlanner::step(const StepShape& shape, Device device, const Inspect& inspect,
                              bool macs) const {
   apply(config_, shape);
+  if (config_.processes == 1) return step_of(nullptr, device, inspect, macs);
+  // The first gathers what a checkpoint holds; the last owns what backward passes reach first, when
+  // most is saved. Of many processes those between are like their neighbours.
+  const auto size = static_cast<int>(config_.processes);
+  constexpr int few = 8;
+  StepMemory largest;
+  for (int rank = 0; rank < size; ++rank) {
+    if (size > few && rank > 0 && rank + 1 < size) continue;
+    const auto ranks = Communicator::rehearsed(rank, size);
+    OwnedParameters owned(*ranks);
+    StepMemory m = step_of(&owned, device, inspect, macs);
+    if (rank == 0 || m.peak() > largest.peak()) largest = std::move(m);
+  }
+  return largest;
+}
+
+StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Inspect& inspect,
+                                bool macs) const {
   const RunConfig& c = config_;
   const Usage base = memory_tracker(device).live();
   const std::unique_ptr<LanguageModel> model =
       c.model->build(Init{Generator{c.seed}.fork("init"), device});
   require_length(c, *model);
-  const auto optimizer = make_optimizer(c.optimizer, named_parameters(*model));
-  std::optional<WeightAverage> average = average_of(c, optimizer->parameters());
+  const int64_t gathered = owned == nullptr || owned->ranks().rank() != 0
+                               ? 0
+                               : bytes_of_states(c, named_parameters(*model));
+  const auto optimizer = make_optimizer(c.optimizer, named_parameters(*model), owned);
+  std::optional<WeightAverage> average =
+      average_of(c, owned != nullptr ? owned->parameters() : optimizer->parameters());
   HeldByPass held;
   std::vector<Statistics> statistics;
   const int64_t passes = inspect ? 1 : c.accumulate;
-  MemoriesOfStep memories(*model, c, device, GradientFold::rehearsal(passes));
+  MemoriesOfStep memories(*model, c, device, rehearsed_passes(passes, owned != nullptr));
   const bool waits = c.optimizer.update_period > 1;
-  const bool graph = recorded_ && !inspect && !waits;
+  const bool graph = recorded_ && !inspect && !waits && owned == nullptr;
   const std::function<Tensor()> forward =
       forward_of(*model, c, device, graph, held, memories.now,
                  Pass{.training = true, .gen = Generator{c.seed}.fork("step")}, c.length);
@@ -160,6 +198,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
                          .base = base,
                          .macs = macs,
                          .passes = passes,
+                         .owned = owned,
                          .after_pass =
                              [&] {
                                results = memory::block_bytes(held.losses.loss.nbytes());
@@ -176,10 +215,22 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
                              },
                          .graph = graph};
   if (device != meta_device) measure_step(device, *optimizer, forward, options);
+  if (owned != nullptr) {  // the first round is unlike all others
+    owned->begin(c.processes);
+    owned->backward(forward());
+    options.after_pass();
+    memories.pass_on();
+    optimizer->step(0);
+  }
   // Gradients of a step before wait, or stand for those of the batches before one that is
   // inspected.
   if (waits || passes < c.accumulate) {
-    backward(forward());
+    if (owned != nullptr) {
+      owned->begin(c.processes);
+      owned->backward(forward());
+    } else {
+      backward(forward());
+    }
     options.after_pass();
     memories.pass_on();
   }
@@ -209,6 +260,11 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
     validate_on(*model, c, device);
   });
   m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
+  if (gathered > 0) {
+    const int64_t waiting = waits ? m.parameter : 0;
+    const int64_t others = memories.bytes * (c.processes - 1);
+    m.evaluation_peak = std::max(m.evaluation_peak, peak_of([] {}) + gathered + waiting + others);
+  }
   return m;
 }
 

@@ -10,6 +10,8 @@
 
 namespace longspan {
 
+class OwnedParameters;
+
 /// The settings of a run that determine its memory; the rest of its configuration is fixed.
 struct StepShape {
   std::string memory;
@@ -38,8 +40,11 @@ class StepPlanner {
   /// what a run does between steps: a batch of validation and the pictures. `inspect`, if set,
   /// receives the step's trace and the usage before it, and the step is all that runs. Throws if
   /// the model cannot be built in this shape.
-  StepMemory step(const StepShape& shape, Device device = meta_device,
-                  const std::function<void(const MemoryTrace&, const Usage& before)>& inspect = {},
+  ///
+  /// Of several processes (RunConfig::processes) it is the fullest one's step, among ranks that are
+  /// not there.
+  using Inspect = std::function<void(const MemoryTrace&, const Usage& before)>;
+  StepMemory step(const StepShape& shape, Device device = meta_device, const Inspect& inspect = {},
                   bool macs = true) const;
   /// Does the same on the meta device. Returns nothing if the model cannot be built in this shape;
   /// `reason` receives the message.
@@ -62,6 +67,10 @@ class StepPlanner {
   int64_t memory_of_streams(Device device = meta_device) const;
 
  private:
+  /// The step of the configuration as it is; `owned`: of one of several processes.
+  StepMemory step_of(OwnedParameters* owned, Device device, const Inspect& inspect,
+                     bool macs) const;
+
   RunConfig& config_;
   StepShape own_;
   bool recorded_;

@@ -193,7 +193,7 @@ int train_together(Communicator& ranks, const CommandLine& line) {
     });
     start_together(ranks, [&] { require_equal(ranks, identity_of(*prepared)); });
   } catch (const Silent&) {
-    return 1;
+    return 0;  // mpirun ends all at the first failure: that of the process which says why
   }
   try {
     training.emplace(*prepared);

@@ -122,11 +122,14 @@ NamedNumbers numbers_of(const Json& members) {
   return all;
 }
 
-/// Returns the memory of streams that begin, for each batch of a step.
+/// Returns the memory of streams that begin, for each batch of a step that this process computes,
+/// and nothing for the batches of others.
 std::vector<SegmentMemory> empty_memories(const LanguageModel& model, int64_t batches,
-                                          int64_t batch) {
-  std::vector<SegmentMemory> all;
-  for (int64_t i = 0; i < batches; ++i) all.push_back(empty_memory(model, batch));
+                                          int64_t batch, const SharedTraining* shared) {
+  std::vector<SegmentMemory> all(static_cast<size_t>(batches));
+  for (int64_t i = 0; i < batches; ++i) {
+    if (is_own_batch(shared, i)) all[static_cast<size_t>(i)] = empty_memory(model, batch);
+  }
   return all;
 }
 
@@ -168,7 +171,8 @@ Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
   optimizer =
       make_optimizer(c.optimizer, named_parameters(*run.model), shared ? &shared->owned : nullptr);
   average = average_of(c, trained());
-  if (data->streams()) memories = empty_memories(*run.model, c.batches_per_step(), c.batch);
+  if (data->streams())
+    memories = empty_memories(*run.model, c.batches_per_step(), c.batch, shared.get());
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
   unit = data->loss_unit();
@@ -208,7 +212,7 @@ void Prepared::restore(double planned_seconds) {
     require_same_parameters(*before, run.config);
     if (!memories.empty()) {
       const Sizes old = sizes_of(*before, run.config);
-      memories = empty_memories(*run.model, old.batches, old.batch);
+      memories = empty_memories(*run.model, old.batches, old.batch, shared.get());
     }
     waits = waiting_tensors();
     if (shared) {
@@ -325,7 +329,7 @@ void Prepared::go_on_after(const Before& before) {
   if (!memories.empty()) {
     if (other_steps) changed.emplace_back("the batch of a step");
     if (changed.empty()) return;
-    memories = empty_memories(*run.model, c.batches_per_step(), c.batch);
+    memories = empty_memories(*run.model, c.batches_per_step(), c.batch, shared.get());
     remarks.push_back(
         fmt::format("the streams begin anew, with empty memories, at the beginning of their parts "
                     "of the data, since other than before are: {}",
@@ -350,7 +354,7 @@ TensorList Prepared::own_progress() const {
     for (NamedTensor& t : average->state()) all.push_back(std::move(t));
   }
   for (size_t i = 0; i < memories.size(); ++i) {
-    if (shared && static_cast<int>(i) % shared->ranks.size() != shared->ranks.rank()) continue;
+    if (!is_own_batch(shared.get(), static_cast<int64_t>(i))) continue;
     for (const NamedTensor& m : named_tensors(memories[i])) {
       all.push_back({fmt::format("memory.{}.{}", i, m.name), m.tensor});
     }
@@ -625,7 +629,9 @@ std::optional<double> Training::living_memories() const {
   const auto* const forgets = ask<ForgetsTokens>(std::as_const(*p_.run.model));
   if (forgets == nullptr) return std::nullopt;
   double sum = 0, count = 0;
-  for (const SegmentMemory& memory : p_.memories) {
+  for (size_t i = 0; i < p_.memories.size(); ++i) {
+    if (!is_own_batch(p_.shared.get(), static_cast<int64_t>(i))) continue;
+    const SegmentMemory& memory = p_.memories[i];
     for (const double rows : forgets->living(memory)) {
       sum += rows;
       count += 1;

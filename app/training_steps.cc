@@ -125,7 +125,7 @@ void TrainingSteps::pass_memories_on() {
 // fails can be taken again: streams that have begun only begin once more.
 void TrainingSteps::begin_streams(int64_t step) {
   for (size_t i = 0; i < memories_.size(); ++i) {
-    if (!is_own(static_cast<int64_t>(i))) continue;
+    if (!is_own_batch(shared_, static_cast<int64_t>(i))) continue;
     const Tensor reset =
         task_data_.reset(step * run_.config.batches_per_step() + static_cast<int64_t>(i));
     if (!reset) continue;
@@ -140,7 +140,8 @@ const SegmentMemory& TrainingSteps::memory_of(int64_t i) const {
 
 double TrainingSteps::loss_of(int64_t step) const {
   const NoGrad off;
-  return task_data_.forward(step * run_.config.batches_per_step(), memory_of(0), Pass{})
+  const int64_t own = shared_ == nullptr ? 0 : shared_->ranks.rank();
+  return task_data_.forward(step * run_.config.batches_per_step() + own, memory_of(own), Pass{})
       .losses.loss.item();
 }
 
@@ -167,7 +168,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   }
   if (!memories_.empty()) next_.resize(memories_.size());
   for (int64_t i = 0; i < batches; ++i) {
-    if (!is_own(i)) continue;
+    if (!is_own_batch(shared_, i)) continue;
     auto [result, tokens, counted] =
         task_data_.forward(step * batches + i, memory_of(i), pass.at(static_cast<uint64_t>(i)));
     if (unit == 0) unit = static_cast<double>(counted);
@@ -187,13 +188,9 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
       add_report(std::move(own), unit, done, all);
       continue;
     }
-    own.present = shared_->owned.present();
-    std::vector<std::string> present;
     for (BatchReport& report : exchanged(shared_->ranks, std::move(own), ModuleList(*run_.model))) {
-      present.push_back(std::move(report.present));
       add_report(std::move(report), unit, done, all);
     }
-    shared_->owned.fold(present);
   }
   targets_ += all;
   done.scored = all > 0;
@@ -206,8 +203,8 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   return done;
 }
 
-bool TrainingSteps::is_own(int64_t i) const {
-  return shared_ == nullptr || i % shared_->ranks.size() == shared_->ranks.rank();
+bool is_own_batch(const SharedTraining* shared, int64_t i) {
+  return shared == nullptr || i % shared->ranks.size() == shared->ranks.rank();
 }
 
 void TrainingSteps::add_report(BatchReport report, double unit, StepResult& done, double& all) {

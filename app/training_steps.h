@@ -35,6 +35,9 @@ struct SharedTraining {
   OwnedParameters owned;
 };
 
+/// Whether this process computes batch i of a step.
+bool is_own_batch(const SharedTraining* shared, int64_t i);
+
 /// Runs the forward and backward passes of a run's training steps, kernel by kernel or, with
 /// `graph = true`, as a recorded step (train/step_graph.h).
 class TrainingSteps {
@@ -101,8 +104,6 @@ class TrainingSteps {
   double share() const { return 1.0 / static_cast<double>(run_.config.batches_per_step()); }
   /// Makes streams that begin with a step forget what they have kept.
   void begin_streams(int64_t step);
-  /// Whether this process computes batch i of a step.
-  bool is_own(int64_t i) const;
   /// Adds what the passes of one batch, of any process, have found.
   void add_report(BatchReport report, double unit, StepResult& done, double& all);
   /// Returns the memory of batch i of a step before the step.

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kPiece = 32'768;    // elements: those of squared_sums()
 constexpr int64_t kBucket = 1 << 20;  // bytes
+constexpr size_t kUnderWay = 4;       // buckets
 constexpr const char* kOp = "ranks";
 
 const char* data_of(const Tensor& x) { return static_cast<const char*>(x.view().data); }
@@ -77,7 +78,7 @@ std::vector<ParameterGroup> OwnedParameters::divide(const std::vector<ParameterG
   parts_.clear();
   for (const ParameterGroup& group : groups) {
     for (const NamedTensor& p : group.parameters) {
-      require<NotImplemented>(p.tensor.device().kind == DeviceKind::cpu, kOp,
+      require<NotImplemented>(p.tensor.device().kind != DeviceKind::cuda, kOp,
                               "the parameter \"{}\" is on {}; several processes train on the CPU",
                               p.name, name_of(p.tensor.device()));
       require(p.tensor.contiguous(), kOp, "the parameter \"{}\" is not contiguous", p.name);
@@ -189,8 +190,6 @@ void OwnedParameters::make_buckets() {
 void OwnedParameters::backward(const Tensor& loss) {
   std::vector<Tensor> leaves;
   for (const NamedTensor& p : parameters_) leaves.push_back(p.tensor);
-  present_.assign(parameters_.size(), '\0');
-  arrived_.assign(parameters_.size(), std::vector<Tensor>(static_cast<size_t>(ranks_.size())));
   started_ = 0;
   const bool known = !buckets_.empty();
   order_.clear();
@@ -199,7 +198,6 @@ void OwnedParameters::backward(const Tensor& loss) {
     const LeafWatch watch(
         leaves,
         [&](size_t i) {
-          present_[i] = grad(parameters_[i].tensor) ? '\1' : '\0';
           if (known && overlap) return complete(i);
           order_.push_back(i);
         },
@@ -212,45 +210,85 @@ void OwnedParameters::backward(const Tensor& loss) {
   } else if (!overlap) {
     for (Bucket& bucket : buckets_) bucket.open = 0;
   }
-  while (started_ < buckets_.size()) start(buckets_[started_++]);
+  while (started_ < buckets_.size()) start_next();
+  const size_t finished = started_ - std::min(started_, kUnderWay);
+  for (size_t b = finished; b < buckets_.size(); ++b) finish(buckets_[b]);
+  next_ += ranks_.size();
 }
 
 void OwnedParameters::complete(size_t i) {
   --buckets_[bucket_of_[i]].open;
-  while (started_ < buckets_.size() && buckets_[started_].open == 0) start(buckets_[started_++]);
+  while (started_ < buckets_.size() && buckets_[started_].open == 0) start_next();
+}
+
+void OwnedParameters::start_next() {
+  // No more are under way: so their memory does not depend on how fast others are.
+  if (started_ >= kUnderWay) finish(buckets_[started_ - kUnderWay]);
+  start(buckets_[started_++]);
 }
 
 void OwnedParameters::start(Bucket& bucket) {
   const int me = ranks_.rank();
+  const auto size = static_cast<size_t>(ranks_.size());
   std::vector<Communicator::Send> out;
   std::vector<Communicator::Receive> in;
-  for (const size_t i : bucket.parameters) {
+  bucket.present.clear();
+  bucket.others.assign(size, std::string(bucket.parameters.size(), '0'));
+  bucket.arrived.assign(bucket.parameters.size(), std::vector<Tensor>(size));
+  for (size_t k = 0; k < bucket.parameters.size(); ++k) {
+    const size_t i = bucket.parameters[k];
     const Tensor& p = parameters_[i].tensor;
     Tensor g = grad(p);
     set_grad(p, {});
-    const bool mine = static_cast<bool>(g);
-    // What is sent does not depend on who has a gradient; fold() leaves out what is none.
-    if (!mine) g = zeros_like(p.detach());
+    bucket.present += g ? '1' : '0';
+    // What is sent does not depend on who has a gradient; finish() leaves out what is none.
+    if (!g) g = zeros_like(p.detach());
     if (!g.contiguous()) g = contiguous(g);
     const int64_t n = count(i, me);
     const auto bytes = static_cast<int64_t>(size_of(p.dtype()));
     for (int r = 0; r < ranks_.size(); ++r) {
       const auto at = static_cast<size_t>(r);
-      if (r != me && count(i, r) > 0) {
+      Tensor& part = bucket.arrived[k][at];
+      if (r == me && n > 0) {
+        part = clone(elements(g, parts_[i].begins[at], n));
+        part.set_category(Category::gradient);
+      }
+      if (r == me) continue;
+      if (count(i, r) > 0) {
         out.push_back({r, data_of(g) + parts_[i].begins[at] * bytes, count(i, r) * bytes});
       }
-      if (n == 0 || (r == me && !mine)) continue;
-      if (r == me) {
-        arrived_[i][at] = clone(elements(g, parts_[i].begins[at], n));
-        arrived_[i][at].set_category(Category::gradient);
-      } else {
-        arrived_[i][at] = Tensor::empty({n}, p.dtype(), p.device(), Category::gradient);
-        in.push_back({r, data_of_written(arrived_[i][at]), n * bytes});
-      }
+      if (n == 0) continue;
+      part = Tensor::empty({n}, p.dtype(), p.device(), Category::gradient);
+      in.push_back({r, data_of_written(part), n * bytes});
     }
     bucket.held.push_back(std::move(g));
   }
+  bucket.others[static_cast<size_t>(me)] = bucket.present;
+  for (int r = 0; r < ranks_.size(); ++r) {
+    if (r == me) continue;
+    out.push_back({r, bucket.present.data(), std::ssize(bucket.present)});
+    in.push_back({r, bucket.others[static_cast<size_t>(r)].data(), std::ssize(bucket.present)});
+  }
   bucket.pending = ranks_.start(out, in, "gradients");
+}
+
+void OwnedParameters::finish(Bucket& bucket) {
+  const int size = ranks_.size();
+  wait(bucket.pending);
+  bucket.held.clear();
+  for (size_t k = 0; k < bucket.parameters.size(); ++k) {
+    const size_t i = bucket.parameters[k];
+    const Shape& shape = parts_[i].own.shape();
+    for (int r = 0; r < size; ++r) {
+      const auto at = static_cast<size_t>(r);
+      Tensor g = std::exchange(bucket.arrived[k][at], {});
+      if (bucket.others[at][k] == '0') g = {};
+      if (g && g.shape() != shape) g = g.alias(shape, contiguous_strides(shape), 0);
+      sums_->add(i, next_ + r, std::move(g));
+    }
+    if (next_ + size < batches_) continue;
+    if (Tensor sum = sums_->taken(i)) set_grad(parts_[i].own, std::move(sum));
+  }
 }
 
 void OwnedParameters::poll() {
@@ -260,7 +298,7 @@ void OwnedParameters::poll() {
   if (now - polled_ < kPause) return;
   polled_ = now;
   for (size_t b = 0; b < started_; ++b) {
-    if (!buckets_[b].pending.ended() && ranks_.poll(buckets_[b].pending)) buckets_[b].held.clear();
+    if (!buckets_[b].pending.ended()) ranks_.poll(buckets_[b].pending);
   }
 }
 
@@ -269,27 +307,6 @@ void OwnedParameters::wait(Communicator::Pending& pending) {
   ranks_.wait(pending);
   exposed_seconds_ +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-void OwnedParameters::fold(const std::vector<std::string>& present) {
-  const int size = ranks_.size();
-  for (Bucket& bucket : buckets_) {
-    wait(bucket.pending);
-    bucket.held.clear();
-    for (const size_t i : bucket.parameters) {
-      const Shape& shape = parts_[i].own.shape();
-      for (int r = 0; r < size; ++r) {
-        const auto at = static_cast<size_t>(r);
-        Tensor g = std::exchange(arrived_[i][at], {});
-        if (present[at][i] == '\0') g = {};
-        if (g && g.shape() != shape) g = g.alias(shape, contiguous_strides(shape), 0);
-        sums_->add(i, next_ + r, std::move(g));
-      }
-      if (next_ + size < batches_) continue;
-      if (Tensor sum = sums_->taken(i)) set_grad(parts_[i].own, std::move(sum));
-    }
-  }
-  next_ += size;
 }
 
 void OwnedParameters::spread() {

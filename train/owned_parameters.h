@@ -26,7 +26,7 @@ namespace longspan {
 ///   optimizer->share(&owned);
 ///   ... for each step:
 ///   owned.begin(batches);
-///   for (round ...) { owned.backward(loss); owned.fold(ranks.gather(owned.present(), "...")); }
+///   for (round ...) owned.backward(loss);
 ///   clip_gradients(*optimizer, 1); optimizer->step(lr); owned.spread();
 class OwnedParameters : public Optimizer::Shared {
  public:
@@ -42,25 +42,21 @@ class OwnedParameters : public Optimizer::Shared {
 
   /// The whole parameters, in order of the groups.
   const TensorList& parameters() const { return parameters_; }
-  /// Returns which parameters got a gradient in the last backward(): a byte 0 or 1 for each.
-  const std::string& present() const { return present_; }
 
   /// Begins a step of so many batches of all ranks together: ranks compute batches 0 to size - 1 in
   /// the first round, and so on. Gradients of this rank's parts wait for the same update.
   void begin(int64_t batches);
-  /// Runs the backward pass of this rank's batch of a round. Gradients go to their owners while it
-  /// runs, each as soon as it is complete (LeafWatch), in buckets of up to 1 MiB and in the order
-  /// in which those of the first rank were complete in the first round, which sends them at its
-  /// end.
+  /// Runs the backward pass of this rank's batch of a round, and adds up the gradients of all
+  /// ranks' batches for this rank's parts. Gradients go to their owners while it runs, each as soon
+  /// as it is complete (LeafWatch), in buckets of up to 1 MiB, of which four are under way, in the
+  /// order in which those of the first rank were complete in the first round. That one sends them
+  /// at its end. After the last round the parts have the sums, and the parameters no gradients.
   void backward(const Tensor& loss);
-  /// Ends the round: waits for the gradients of the other ranks and adds up those of this rank's
-  /// parts. `present`: what present() of each rank returned. After the last round the parts have
-  /// the sums, and the parameters no gradients.
-  void fold(const std::vector<std::string>& present);
   /// Whether gradients go out during the backward pass, or else at its end.
   bool overlap = true;
-  /// Seconds that fold() and spread() have waited.
+  /// Seconds of waiting for other ranks.
   double exposed_seconds() const { return exposed_seconds_; }
+  const Communicator& ranks() const { return ranks_; }
   /// Takes the updated values of all parts to all ranks.
   void spread();
 
@@ -83,14 +79,19 @@ class OwnedParameters : public Optimizer::Shared {
   /// Parameters whose gradients go out together.
   struct Bucket {
     std::vector<size_t> parameters;
-    size_t open = 0;           // of them, in this round
-    std::vector<Tensor> held;  // what is being sent
+    size_t open = 0;                           // of them, in this round
+    std::vector<Tensor> held;                  // what is being sent
+    std::string present;                       // which parameters have a gradient here: 1, else 0
+    std::vector<std::string> others;           // the same of each rank
+    std::vector<std::vector<Tensor>> arrived;  // of each parameter, of each rank
     Communicator::Pending pending = {};
   };
   void deal(bool divisible);
   void make_buckets();
   void complete(size_t parameter);
+  void start_next();
   void start(Bucket& bucket);
+  void finish(Bucket& bucket);
   void poll();
   void wait(Communicator::Pending& pending);
   int64_t count(size_t parameter, int rank) const;
@@ -106,8 +107,6 @@ class OwnedParameters : public Optimizer::Shared {
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;
   size_t started_ = 0;  // buckets of this round
-  std::string present_;
-  std::vector<std::vector<Tensor>> arrived_;  // of each parameter, of each rank
   std::chrono::steady_clock::time_point polled_ = {};
   double exposed_seconds_ = 0;
   std::optional<FoldSums> sums_;

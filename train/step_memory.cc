@@ -16,6 +16,7 @@
 #include "ops/cost.h"
 #include "ops/patterns/layout_cache.h"
 #include "train/gradient_fold.h"
+#include "train/owned_parameters.h"
 
 namespace longspan {
 namespace {
@@ -162,6 +163,11 @@ void StepMemory::hold(Category category, int64_t bytes) {
   at_peak[category] += bytes;
 }
 
+int64_t rehearsed_passes(int64_t passes, bool several) {
+  constexpr int64_t enough = 16;  // rounds of two or more batches: three groups of a fold
+  return several ? std::min(passes, enough) : GradientFold::rehearsal(passes);
+}
+
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options) {
   const Usage& base = options.base;
@@ -176,11 +182,15 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.parameter = before[Category::parameter] - base[Category::parameter];
   count_asked_layouts();
   tracker.reset_peak();
-  const int64_t passes = GradientFold::rehearsal(options.passes);
+  OwnedParameters* const owned = options.owned;
+  const int64_t passes = rehearsed_passes(options.passes, owned != nullptr);
+  if (owned != nullptr) owned->begin(passes * owned->ranks().size());
   std::optional<GradientFold> fold;
   for (int64_t pass = 0; pass < passes; ++pass) {
     const Within phase(regions.gradients);
-    if (!fold) fold.emplace(optimizer.parameters(), passes, GradientFold::rehearsed_group);
+    if (!fold && owned == nullptr) {
+      fold.emplace(optimizer.parameters(), passes, GradientFold::rehearsed_group);
+    }
     std::optional<MacCount> macs;
     if (options.macs) macs.emplace();
     const Tensor y = loss();
@@ -190,7 +200,11 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
     if (options.trace != nullptr) m.terms = saved_terms(*options.trace);
     if (macs) m.macs = macs->total();
     m.forward_peak = std::max(m.forward_peak, phase_peak(device, base, m));
-    fold->backward(y);
+    if (fold) {
+      fold->backward(y);
+    } else {
+      owned->backward(y);
+    }
     if (macs) m.again = macs->total() - m.macs;
     m.backward_peak = std::max(m.backward_peak, phase_peak(device, base, m));
     if (options.after_pass) options.after_pass();
@@ -210,6 +224,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   {
     const Within phase(regions.update);
     optimizer.step(0);
+    if (owned != nullptr) owned->spread();
   }
   if (options.after_update) options.after_update();
   m.update_peak = phase_peak(device, base, m);

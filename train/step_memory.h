@@ -13,6 +13,8 @@
 
 namespace longspan {
 
+class OwnedParameters;
+
 /// Tensors that the forward pass saves: `count` tensors of `bytes` each.
 struct SavedTerm {
   std::string part;  ///< the scope that made it: "layers.3.attention"
@@ -57,8 +59,11 @@ struct MeasureOptions {
   MemoryTrace* trace = nullptr;  ///< for StepMemory::terms
   bool macs = true;              ///< whether to count them, which takes time for long sequences
   /// Forward and backward passes before the update, whose gradients GradientFold adds. No more are
-  /// run than GradientFold::rehearsal() says: others need the same.
+  /// run than rehearsed_passes() says: others need the same.
   int64_t passes = 1;
+  /// With several processes: what this one owns, of which the optimizer has its part; each pass is
+  /// a round of all.
+  OwnedParameters* owned = nullptr;
   /// Called after each backward pass: drops what a run holds besides the loss until then.
   std::function<void()> after_pass = {};
   /// Called after the update: what a run does then, outside recordings (end_step()).
@@ -76,6 +81,9 @@ struct MeasureOptions {
 /// frees, and nothing is computed or allocated; on other devices it is a measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options = {});
+
+/// Returns how many of so many passes measure_step() runs.
+int64_t rehearsed_passes(int64_t passes, bool several);
 
 /// Runs what a run does between steps, and returns the largest sum of live bytes on top of `base`,
 /// counted as in StepMemory.

@@ -70,7 +70,6 @@ std::string packed(const BatchReport& report, const ModuleList& modules) {
   p.put(report.loss);
   p.put(report.tokens);
   p.put(report.counted);
-  p.put(report.present);
   p.put(std::ssize(report.auxiliary));
   for (const auto& [name, value] : report.auxiliary) {
     p.put(name);
@@ -98,7 +97,6 @@ BatchReport unpacked(std::string_view bytes, const ModuleList& modules) {
   report.loss = u.value<double>();
   report.tokens = u.value<int64_t>();
   report.counted = u.value<int64_t>();
-  report.present = u.text();
   for (auto left = u.value<std::ptrdiff_t>(); left > 0; --left) {
     std::string name = u.text();
     report.auxiliary.emplace_back(std::move(name), u.value<double>());

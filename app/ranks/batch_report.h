@@ -18,7 +18,6 @@ struct BatchReport {
   NamedNumbers auxiliary = {};  ///< values of the auxiliary losses
   int64_t tokens = 0, counted = 0;
   std::vector<Statistics> statistics = {};
-  std::string present = {};  ///< OwnedParameters::present()
 };
 
 /// Returns the reports of all ranks, in their order. Statistics name their modules by their places

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "data/io/json.h"
 #include "models/all/registry.h"
 #include "tests/app/small_runs.h"
 #include "tests/ranks/mpirun.h"
@@ -84,6 +85,45 @@ TEST(Law, HoldsWhenTheNumberOfProcessesChanges) {
   EXPECT_NE(o.code, 0);
   EXPECT_NE(o.err.find("has 4 batches in each step, and there are 3 processes"), std::string::npos)
       << o.err;
+}
+
+/// Expects the peak of the fullest of so many processes to be what `longspan memory` says, but for
+/// layouts of attention, which a run keeps from step to step.
+void expect_predicted(const std::string& model, int ranks, int batches) {
+  SCOPED_TRACE(fmt::format("{}, {} processes, {} batches", model, ranks, batches));
+  const Folder folder;
+  write(folder / "text", some_text(40'000));
+  std::vector<std::string> of{"--model", model,       "--length", "128",      "--batch",
+                              "2",       "--threads", "1",        "--memory", "standard"};
+  for (const std::string& set : {fmt::format("accumulate={}", batches / ranks),
+                                 std::string("model.d_model=64"), std::string("model.vocab=257")}) {
+    of.insert(of.end(), {"--set", set});
+  }
+  std::vector<std::string> train{"train",   "--data", "bytes=" + folder / "text",
+                                 "--steps", "4",      "--save-every",
+                                 "2",       "--out",  folder / "run"},
+      memory{"memory", "--json", "--ranks", std::to_string(ranks)};
+  train.insert(train.end(), of.begin(), of.end());
+  memory.insert(memory.end(), of.begin(), of.end());
+  const Outcome o = run(on_ranks(ranks, train));
+  ASSERT_EQ(o.code, 0) << o.err;
+  const Json end = parse_json(o.last_line());
+  const auto measured = static_cast<double>(end["peak_bytes"]["total"].integer());
+  const Outcome told = run(memory);
+  ASSERT_EQ(told.code, 0) << told.err;
+  const Json row = parse_json(told.out.substr(0, told.out.find('\n')));
+  EXPECT_NEAR(static_cast<double>(row["peak"].integer()), measured, 0.001 * measured);
+}
+
+TEST(Memory, OfTheFullestIsPredicted) { expect_predicted("transformer_xl", 2, 4); }
+
+TEST(Memory, SlowOfTheFullestIsPredictedForSevenModels) {
+  for (const char* model : {"transformer", "transformer_xl", "routing", "reformer", "compressive",
+                            "bigbird", "bp_transformer"}) {
+    for (const int ranks : {2, 4}) {
+      for (const int batches : {4, 12}) expect_predicted(model, ranks, batches);
+    }
+  }
 }
 
 TEST(Law, SlowHoldsForEveryModel) {

@@ -105,6 +105,29 @@ struct MemoriesOfStep {
   std::vector<SegmentMemory> now, next;
 };
 
+/// What passes leave for those that follow, as in training steps.
+struct PassResults {
+  PassResults(LanguageModel& of, const RunConfig& c, Device device, int64_t passes)
+      : model(of), memories(of, c, device, passes) {}
+  void after_pass() {
+    bytes = memory::block_bytes(held.losses.loss.nbytes());
+    bytes *= 1 + std::ssize(held.losses.auxiliary);
+    add_statistics(statistics, std::move(held.losses.statistics));
+    memories.next.push_back(std::move(held.losses.memory));
+    held = {};
+  }
+  void after_update() {
+    end_step(model, 0, {}, statistics);
+    statistics.clear();
+    memories.pass_on();
+  }
+  LanguageModel& model;
+  HeldByPass held;
+  std::vector<Statistics> statistics;
+  MemoriesOfStep memories;
+  int64_t bytes = 0;  // of the losses of a pass
+};
+
 /// Bytes of the optimizer's states of all parameters, which the first of several processes gathers.
 int64_t bytes_of_states(const RunConfig& c, const TensorList& weights) {
   int64_t bytes = 0;
@@ -183,72 +206,55 @@ StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Ins
   const auto optimizer = make_optimizer(c.optimizer, named_parameters(*model), owned);
   std::optional<WeightAverage> average =
       average_of(c, owned != nullptr ? owned->parameters() : optimizer->parameters());
-  HeldByPass held;
-  std::vector<Statistics> statistics;
   const int64_t passes = inspect ? 1 : c.accumulate;
-  MemoriesOfStep memories(*model, c, device, rehearsed_passes(passes, owned != nullptr));
+  PassResults results(*model, c, device, rehearsed_passes(passes, owned != nullptr));
   const bool waits = c.optimizer.update_period > 1;
   const bool graph = recorded_ && !inspect && !waits && owned == nullptr;
   const std::function<Tensor()> forward =
-      forward_of(*model, c, device, graph, held, memories.now,
+      forward_of(*model, c, device, graph, results.held, results.memories.now,
                  Pass{.training = true, .gen = Generator{c.seed}.fork("step")}, c.length);
   const ReconstructionErrorMonitor inversion;  // as in training runs
-  int64_t results = 0;                         // bytes of the losses of a pass
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
                          .macs = macs,
                          .passes = passes,
                          .owned = owned,
-                         .after_pass =
-                             [&] {
-                               results = memory::block_bytes(held.losses.loss.nbytes());
-                               results *= 1 + std::ssize(held.losses.auxiliary);
-                               add_statistics(statistics, std::move(held.losses.statistics));
-                               memories.next.push_back(std::move(held.losses.memory));
-                               held = {};
-                             },
-                         .after_update =
-                             [&] {
-                               end_step(*model, 0, {}, statistics);
-                               statistics.clear();
-                               memories.pass_on();
-                             },
+                         .after_pass = [&] { results.after_pass(); },
+                         .after_update = [&] { results.after_update(); },
                          .graph = graph};
-  if (device != meta_device) measure_step(device, *optimizer, forward, options);
-  if (owned != nullptr) {  // the first round is unlike all others
-    owned->begin(c.processes);
-    owned->backward(forward());
-    options.after_pass();
-    memories.pass_on();
-    optimizer->step(0);
-  }
-  // Gradients of a step before wait, or stand for those of the batches before one that is
-  // inspected.
-  if (waits || passes < c.accumulate) {
+  const auto round = [&] {
     if (owned != nullptr) {
       owned->begin(c.processes);
       owned->backward(forward());
     } else {
       backward(forward());
     }
-    options.after_pass();
-    memories.pass_on();
+    results.after_pass();
+    results.memories.pass_on();
+  };
+  if (device != meta_device) measure_step(device, *optimizer, forward, options);
+  if (owned != nullptr) {  // the first round is unlike all others
+    round();
+    optimizer->step(0);
   }
+  // Gradients of a step before wait, or stand for those of the batches before one that is
+  // inspected.
+  if (waits || passes < c.accumulate) round();
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
   if (inspect) options.trace = &trace.emplace(device);
   StepMemory m = measure_step(device, *optimizer, forward, options);
   if (graph) {
-    m.hold(Category::memory,
-           2 * memories.bytes);  // what the recording reads, copies of its results
-    m.hold(Category::other, (c.accumulate - 1) * results);
+    // What the recording reads, and copies of its results.
+    m.hold(Category::memory, 2 * results.memories.bytes);
+    m.hold(Category::other, (c.accumulate - 1) * results.bytes);
   }
   if (inspect) {
     inspect(*trace, before);
     return m;
   }
-  memories.next.clear();
+  results.memories.next.clear();
   const int64_t states =
       memory_tracker(device).live()[Category::optimizer] - base[Category::optimizer];
   const int64_t beside = m.optimizer - states + m.graph + (waits ? m.gradient : 0);
@@ -262,7 +268,7 @@ StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Ins
   m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
   if (gathered > 0) {
     const int64_t waiting = waits ? m.parameter : 0;
-    const int64_t others = memories.bytes * (c.processes - 1);
+    const int64_t others = results.memories.bytes * (c.processes - 1);
     m.evaluation_peak = std::max(m.evaluation_peak, peak_of([] {}) + gathered + waiting + others);
   }
   return m;

@@ -534,12 +534,19 @@ void Training::run() {
 bool Training::goes_on(double& elapsed) {
   const bool enough = c_.steps > 0 && at_.step >= c_.steps;
   const bool late = c_.seconds > 0 && elapsed >= c_.seconds;
-  const bool goes_on = !(enough || late || stale_ || stop_.requested());
+  stopped_ = stop_.requested();
+  bool goes_on = !(enough || late || stale_ || stopped_);
   if (!p_.shared) return goes_on;
-  const std::string said = p_.shared->ranks.from_first(
-      fmt::format("{} {:.17g}", goes_on ? 1 : 0, elapsed), fmt::format("step {}", at_.step + 1));
-  elapsed = std::strtod(said.c_str() + 2, nullptr);
-  return said[0] == '1';
+  // The clock of the first, and a signal to any of them.
+  const std::vector<std::string> all = p_.shared->ranks.gather(
+      fmt::format("{}{} {:.17g}", goes_on ? 1 : 0, stopped_ ? 1 : 0, elapsed),
+      fmt::format("step {}", at_.step + 1));
+  elapsed = std::strtod(all[0].c_str() + 3, nullptr);
+  for (const std::string& one : all) {
+    goes_on &= one[0] == '1';
+    stopped_ |= one[1] == '1';
+  }
+  return goes_on;
 }
 
 void Training::one_step(double elapsed) {
@@ -821,10 +828,10 @@ void Training::save() {
 
 void Training::finish_run() {
   log_.end_line();
-  if (stop_.requested()) log_.say(fmt::format("stopped after step {}", at_.step));
+  if (stopped_) log_.say(fmt::format("stopped after step {}", at_.step));
   log_step();
   save();
-  if (stop_.requested() && valid_step_ != at_.step && to_validate_ > 0) {
+  if (stopped_ && valid_step_ != at_.step && to_validate_ > 0) {
     log_.say(
         fmt::format("step {} is saved; now {} {} of validation are scored. Another signal leaves "
                     "that out, with pictures and summary.json",

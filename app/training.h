@@ -159,8 +159,9 @@ class Training {
   std::string unsaid_;  // the reason that say_why_not_recorded() gave last
   bool drift_said_ = false;
   BestValidation best_;
-  bool stale_ = false;   // no better validation for `patience` of them
-  TensorList progress_;  // of a checkpoint that is being written
+  bool stale_ = false;    // no better validation for `patience` of them
+  bool stopped_ = false;  // a signal has asked for it
+  TensorList progress_;   // of a checkpoint that is being written
 };
 
 }  // namespace longspan

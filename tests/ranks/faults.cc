@@ -184,11 +184,15 @@ TEST(Ranks, StopByTheClockOfTheFirst) {
   const Folder folder;
   Settings settings = long_run(data);
   for (Setting& s : settings) {
-    if (s.key == "steps" || s.key.starts_with("schedule.")) s = typed("seconds", "2");
+    if (s.key == "steps" || s.key.starts_with("schedule.")) s = typed("seconds", "1");
   }
   const Outcome o = run(on_ranks(2, train_words(settings, folder / "run")));
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_GT(saved_steps(folder / "run").size(), 0u);
+  // A run that goes on has a rate that changes with every moment, and it is compared at each save.
+  const Outcome next =
+      run(on_ranks(2, {"train", "--resume", "--out", folder / "run", "--seconds", "1"}));
+  EXPECT_EQ(next.code, 0) << next.err;
 }
 
 TEST(Ranks, OtherCommandsAreForOneProcess) {
@@ -197,7 +201,8 @@ TEST(Ranks, OtherCommandsAreForOneProcess) {
   EXPECT_EQ(count(o.err, "expected it without mpirun"), 1) << o.err;
 }
 
-TEST(Ranks, StopCleanlyAtASignalOfMpirun) {
+/// `of_one`: the signal goes to one process alone.
+void stop_cleanly(bool of_one) {
   const SmallData data;
   const Folder folder;
   const std::string out = folder / "run";
@@ -206,12 +211,20 @@ TEST(Ranks, StopCleanlyAtASignalOfMpirun) {
   while (newest_checkpoint(out).empty() && now() < begin + 60) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  program.send(SIGUSR1);
+  if (of_one) {
+    ::kill(processes_of(out).back(), SIGUSR1);
+  } else {
+    program.send(SIGUSR1);
+  }
   const Outcome o = program.wait();
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.err.find("stopped after step"), std::string::npos) << o.err;
   EXPECT_TRUE(fs::exists(out + "/summary.json"));
 }
+
+TEST(Ranks, StopCleanlyAtASignalOfMpirun) { stop_cleanly(false); }
+
+TEST(Ranks, StopCleanlyAtASignalToOneOfThem) { stop_cleanly(true); }
 
 }  // namespace
 }  // namespace longspan::test

@@ -164,6 +164,31 @@ TEST(GradientFold, ARehearsalHoldsAsMuchAsTheStep) {
   EXPECT_LT(peak_of(8, 8, false), peak_of(17, 8, false));
 }
 
+TEST(GradientFold, HoldsTwoCopiesOnlyOfGradientsThatAreOpen) {
+  constexpr int64_t n = 16'384, bytes = n * 4, count = 8;
+  TensorList parameters;
+  for (int64_t i = 0; i < count; ++i) {
+    Tensor w = zeros({n});
+    set_requires_grad(w);
+    parameters.push_back({std::to_string(i), w});
+  }
+  const auto loss = [&] {
+    Tensor sums;
+    for (const NamedTensor& p : parameters) {
+      const Tensor one = sum(p.tensor);
+      sums = sums ? add(sums, one) : one;
+    }
+    return sums;
+  };
+  GradientFold fold(parameters, 2);
+  fold.backward(loss());
+  const Tensor second = loss();
+  memory_tracker({}).reset_peak();
+  const int64_t before = memory_tracker({}).live().total();
+  fold.backward(second);
+  EXPECT_LT(memory_tracker({}).peak().total() - before, 3 * bytes);
+}
+
 /// The loss of batch i of a model's tiny configuration under a policy.
 struct TinyModel {
   TinyModel(const ModelEntry& entry, const char* policy, int64_t chunks) {

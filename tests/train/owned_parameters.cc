@@ -26,11 +26,13 @@ TensorList some_parameters() {
   return all;
 }
 
-/// The loss of batch i; odd ones do not read the parameter of 40,000 elements.
+/// The loss of batch i; odd ones do not read the parameter of 40,000 elements, and none of the
+/// second dozen that of 33,000.
 Tensor loss_of(const TensorList& parameters, int64_t i) {
   Tensor loss;
   for (const NamedTensor& p : parameters) {
-    if (p.tensor.numel() == 0 || (p.tensor.numel() == 40'000 && i % 2 == 1)) continue;
+    const int64_t n = p.tensor.numel();
+    if (n == 0 || (n == 40'000 && i % 2 == 1) || (n == 33'000 && i / 12 == 1)) continue;
     const Tensor x = uniform(p.tensor.shape(), Generator{5}.fork(static_cast<uint64_t>(i)), -1, 1);
     const Tensor part = sum(mul(mul(p.tensor, x), p.tensor));
     loss = loss ? add(loss, part) : part;

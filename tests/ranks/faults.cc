@@ -68,6 +68,14 @@ Settings long_run(const SmallData& data) {
   return settings;
 }
 
+/// Waits until a run has a checkpoint.
+void wait_for_checkpoint(const std::string& out) {
+  const double begin = now();
+  while (newest_checkpoint(out).empty() && now() < begin + 60) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 TEST(Ranks, ErrorsThatAllShareAreSaidOnce) {
   const SmallData data;
   const Folder folder;
@@ -124,10 +132,7 @@ void kill_and_go_on(const SmallData& data, int signal, double after, uint64_t se
   const std::string out = folder / "run";
   Settings settings = long_run(data);
   Program program(on_ranks(2, train_words(settings, out)));
-  const double begin = now();
-  while (newest_checkpoint(out).empty() && now() < begin + 60) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  wait_for_checkpoint(out);
   std::this_thread::sleep_for(std::chrono::duration<double>(after));
   const std::vector<pid_t> all = processes_of(out);
   ASSERT_GE(all.size(), 2u) << program.output();
@@ -178,21 +183,25 @@ TEST(Ranks, SlowManyKillsAtAnyMoment) {
   }
 }
 
-// The clock of the first decides about the learning rate and the end: the others' begin later.
-TEST(Ranks, StopByTheClockOfTheFirst) {
+// The clock of the first decides about the learning rate and the end. A run by time that goes on
+// has a rate that changes with every moment, and processes compare it at each checkpoint.
+TEST(Ranks, GoByTheClockOfTheFirst) {
   const SmallData data;
   const Folder folder;
+  const std::string out = folder / "run";
   Settings settings = long_run(data);
   for (Setting& s : settings) {
-    if (s.key == "steps" || s.key.starts_with("schedule.")) s = typed("seconds", "1");
+    if (s.key == "steps") s = typed("seconds", "60");
+    if (s.key == "schedule.name") s = typed("schedule.name", "cosine");
   }
-  const Outcome o = run(on_ranks(2, train_words(settings, folder / "run")));
+  Program program(on_ranks(2, train_words(settings, out)));
+  wait_for_checkpoint(out);
+  program.send(SIGUSR1);
+  const Outcome first = program.wait();
+  EXPECT_EQ(first.code, 0) << first.err;
+  const Outcome o = run(on_ranks(2, {"train", "--resume", "--out", out, "--seconds", "1"}));
   EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_GT(saved_steps(folder / "run").size(), 0u);
-  // A run that goes on has a rate that changes with every moment, and it is compared at each save.
-  const Outcome next =
-      run(on_ranks(2, {"train", "--resume", "--out", folder / "run", "--seconds", "1"}));
-  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_GT(saved_steps(out).size(), 1u);
 }
 
 TEST(Ranks, OtherCommandsAreForOneProcess) {
@@ -207,10 +216,7 @@ void stop_cleanly(bool of_one) {
   const Folder folder;
   const std::string out = folder / "run";
   Program program(on_ranks(2, train_words(long_run(data), out)));
-  const double begin = now();
-  while (newest_checkpoint(out).empty() && now() < begin + 60) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  wait_for_checkpoint(out);
   if (of_one) {
     ::kill(processes_of(out).back(), SIGUSR1);
   } else {

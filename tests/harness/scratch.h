@@ -16,7 +16,7 @@ namespace longspan::test {
 class Folder {
  public:
   Folder() {
-    std::string pattern = testing::TempDir() + "/longspan-XXXXXX";
+    std::string pattern = testing::TempDir() + "longspan-XXXXXX";
     path_ = mkdtemp(pattern.data());
   }
   ~Folder() {

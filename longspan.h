@@ -25,6 +25,7 @@
 #include "core/parallel.h"
 #include "core/precision.h"
 #include "core/ranks/communicator.h"
+#include "core/ranks/packed.h"
 #include "core/ranks/transport_module.h"
 #include "core/scope.h"
 #include "core/shape.h"

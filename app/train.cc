@@ -7,7 +7,7 @@
 
 #include "app/commands.h"
 #include "app/make_config.h"
-#include "app/ranks/several.h"
+#include "app/ranks/processes.h"
 #include "app/run_folder.h"
 #include "app/step.h"
 #include "app/training.h"
@@ -161,24 +161,23 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning, int64_
   return plan;
 }
 
-/// What must be the same in all processes, a line each.
-std::string identity_of(Prepared& p) {
-  std::string lines;
-  const auto add = [&](const std::string& name, const Json& value) {
-    lines += fmt::format("{}: {}\n", name, to_string(value));
-  };
+/// What must be the same in all processes.
+Facts identity_of(Prepared& p) {
+  Facts facts;
   const Json config = to_json(p.run.config);
   for (const JsonMember& m : config.object()) {
-    if (m.name != "threads") add(m.name, m.value);
+    // Data may lie elsewhere on another host: their fingerprint is compared.
+    if (m.name == "threads" || m.name == "data" || m.name == "data_root") continue;
+    facts.emplace_back(m.name, to_string(m.value));
   }
-  for (const JsonMember& m : p.provenance.values()) add(m.name, m.value);
-  add("checkpoint", p.beginning.checkpoint);
-  add("step", p.at.step);
-  add("parameters", checksum_of(p.state));
-  return lines;
+  for (const JsonMember& m : p.provenance.values()) facts.emplace_back(m.name, to_string(m.value));
+  facts.emplace_back("checkpoint", p.beginning.checkpoint);
+  facts.emplace_back("step", std::to_string(p.at.step));
+  facts.emplace_back("checksum of the parameters", checksum_of(p.state));
+  return facts;
 }
 
-/// The same in several processes, of which the first writes.
+/// Trains in several processes, of which the first writes.
 int train_together(Communicator& ranks, const CommandLine& line) {
   const std::string said = share_processors(ranks);
   std::optional<Prepared> prepared;

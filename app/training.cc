@@ -9,7 +9,7 @@
 
 #include "app/commands.h"
 #include "app/pictures.h"
-#include "app/ranks/several.h"
+#include "app/ranks/processes.h"
 #include "app/start.h"
 #include "app/step.h"
 #include "autograd/mode.h"
@@ -142,10 +142,9 @@ struct Sizes {
 Sizes sizes_of(const Before& before, const RunConfig& now) {
   const Json *batch = before.find("batch"), *accumulate = before.find("accumulate"),
              *all = before.values.find("batches_per_step");
-  return {batch != nullptr ? batch->integer() : now.batch, all != nullptr ? all->integer()
-                                                           : accumulate != nullptr
-                                                               ? accumulate->integer()
-                                                               : now.batches_per_step()};
+  if (all == nullptr) all = accumulate;  // of earlier versions, which had one process
+  return {batch != nullptr ? batch->integer() : now.batch,
+          all != nullptr ? all->integer() : now.batches_per_step()};
 }
 
 /// Returns "nan" whatever its sign, "inf" or "-inf".
@@ -794,9 +793,9 @@ void Training::save() {
     for (const std::string& peak : ranks.gather(to_string(Json(to_members(at_.peak))), "memory")) {
       at_.see(to_usage(parse_json(peak)));  // that of the fullest
     }
-    require_equal(ranks, fmt::format("the checksum of the parameters after step {}: {}\n"
-                                     "the learning rate of that step: {}\n",
-                                     at_.step, checksum_of(p_.state), rate_));
+    const std::string after = fmt::format("after step {}", at_.step);
+    require_equal(ranks, {{"the checksum of the parameters " + after, checksum_of(p_.state)},
+                          {"the learning rate " + after, fmt::format("{}", rate_)}});
   }
   Members values = at_.values();
   for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);

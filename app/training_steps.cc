@@ -83,7 +83,7 @@ void TrainingSteps::update(int64_t step, double lr) {
 
 TrainingSteps::Waiting TrainingSteps::waiting() const {
   Waiting w{.unit = unit_of(run_.config, task_data_), .all = targets_};
-  for (const auto& [name, module] : ModuleList(*run_.model).modules) {
+  for (const auto& [name, module] : modules_.modules) {
     for (const Statistics& s : statistics_) {
       for (size_t i = 0; s.of == module && i < s.sums.size(); ++i) {
         w.statistics.push_back({name + Waiting::mark + std::to_string(i), contiguous(s.sums[i])});
@@ -99,7 +99,7 @@ void TrainingSteps::wait_for_update(const Waiting& w) {
   for (const NamedTensor& t : w.statistics) {
     sums_of[t.name.substr(0, t.name.rfind(Waiting::mark))].push_back(t);
   }
-  for (const auto& [name, module] : ModuleList(*run_.model).modules) {
+  for (const auto& [name, module] : modules_.modules) {
     const auto found = sums_of.find(name);
     if (found == sums_of.end()) continue;
     Statistics s{.of = module, .sums = std::vector<Tensor>(found->second.size())};
@@ -188,7 +188,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
       add_report(std::move(own), unit, done, all);
       continue;
     }
-    for (BatchReport& report : exchanged(shared_->ranks, std::move(own), ModuleList(*run_.model))) {
+    for (BatchReport& report : exchanged(shared_->ranks, std::move(own), modules_)) {
       add_report(std::move(report), unit, done, all);
     }
   }

@@ -53,6 +53,7 @@ class TrainingSteps {
         task_data_(task_data),
         memories_(memories),
         shared_(shared),
+        modules_(*run.model),
         parameters_(optimizer.parameters()),
         graph_(run.device, optimizer),
         end_(*run.model) {}
@@ -114,6 +115,7 @@ class TrainingSteps {
   std::vector<SegmentMemory>& memories_;
   std::vector<SegmentMemory> next_;  // after the last gradients()
   SharedTraining* shared_;
+  ModuleList modules_;
   TensorList parameters_;
   StepGraph graph_;
   EndOfStep end_;

@@ -31,7 +31,15 @@ void pause() {
 #endif
 }
 
-/// Returns the processors that this thread may run on.
+void allow(pthread_t thread, std::span<const int> processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int i : processors) CPU_SET(i, &set);
+  pthread_setaffinity_np(thread, sizeof set, &set);  // best effort
+}
+
+}  // namespace
+
 std::vector<int> allowed_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -45,12 +53,9 @@ std::vector<int> allowed_processors() {
   return list;
 }
 
-void allow(pthread_t thread, std::span<const int> processors) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int i : processors) CPU_SET(i, &set);
-  pthread_setaffinity_np(thread, sizeof set, &set);  // best effort
-}
+void run_on(std::span<const int> processors) { allow(pthread_self(), processors); }
+
+namespace {
 
 class Pool {
  public:

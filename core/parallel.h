@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <type_traits>
+#include <vector>
 
 namespace longspan {
 
@@ -15,6 +17,12 @@ int num_threads();
 void set_num_threads(int n);
 /// Returns 0 in the calling thread, 1 to num_threads()-1 in the pool's own threads.
 int worker_index();
+
+/// Returns the processors that this thread may run on; never none.
+std::vector<int> allowed_processors();
+/// Has this thread, and those that it starts, run on these processors; to be called before
+/// parallel_for is used first. Does nothing where the system does not allow it.
+void run_on(std::span<const int> processors);
 
 namespace detail {
 void parallel_run(int64_t n, void (*call)(void*, int64_t), void* body);

@@ -12,6 +12,7 @@
 #include "autograd/leaf_watch.h"
 #include "autograd/node.h"
 #include "core/error.h"
+#include "core/ranks/packed.h"
 #include "ops/copy.h"
 #include "ops/optim.h"
 
@@ -39,33 +40,21 @@ struct Described {
 };
 
 std::string description_of(const TensorList& parts) {
-  std::string text;
-  for (const NamedTensor& p : parts) {
-    text += fmt::format("{} {} {}", p.name, static_cast<int>(p.tensor.dtype()), p.tensor.rank());
-    for (const int64_t size : p.tensor.shape()) text += fmt::format(" {}", size);
-    text += '\n';
+  Packer p;
+  for (const NamedTensor& part : parts) {
+    p.put(part.name);
+    p.put(part.tensor.dtype());
+    p.put(part.tensor.shape());
   }
-  return text;
+  return p.taken();
 }
 
-std::vector<Described> described(const std::string& text) {
+std::vector<Described> described(const std::string& bytes) {
   std::vector<Described> all;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    std::vector<std::string> words{""};
-    for (const char c : std::string_view(text).substr(at, end - at)) {
-      if (c == ' ') {
-        words.emplace_back();
-      } else {
-        words.back() += c;
-      }
-    }
-    Described d{words.at(0), static_cast<DType>(std::stoi(words.at(1))), {}};
-    std::vector<int64_t> sizes;
-    for (size_t i = 3; i < words.size(); ++i) sizes.push_back(std::stoll(words[i]));
-    d.shape = Shape(sizes);
-    all.push_back(std::move(d));
-    at = end + 1;
+  for (Unpacker u(bytes); !u.empty();) {
+    std::string name = u.text();
+    const auto dtype = u.value<DType>();
+    all.push_back({std::move(name), dtype, u.shape()});
   }
   return all;
 }
@@ -166,10 +155,11 @@ void OwnedParameters::begin(int64_t batches) {
 
 void OwnedParameters::make_buckets() {
   // All ranks send in one order, whatever their own graphs look like.
-  std::string text(reinterpret_cast<const char*>(order_.data()), order_.size() * sizeof(size_t));
-  text = ranks_.from_first(text, "the order of gradients");
-  order_.resize(text.size() / sizeof(size_t));
-  std::memcpy(order_.data(), text.data(), text.size());
+  Packer mine;
+  for (const size_t i : order_) mine.put(i);
+  const std::string first = ranks_.from_first(mine.taken(), "the order of gradients");
+  order_.clear();
+  for (Unpacker u(first); !u.empty();) order_.push_back(u.value<size_t>());
   int64_t all = 0, bytes = 0;
   for (const NamedTensor& p : parameters_) all += p.tensor.nbytes();
   const int64_t most = std::min(kBucket, all / 8);
@@ -331,34 +321,24 @@ void OwnedParameters::spread() {
 }
 
 double OwnedParameters::norm(std::optional<size_t> clip_group) {
-  // Of each parameter the number of pieces, and their sums.
-  std::string mine;
-  const auto put = [&](const auto& value) {
-    mine.append(reinterpret_cast<const char*>(&value), sizeof value);
-  };
   const auto counts = [&](size_t i) {
     return !clip_group || parameters_[i].clip_group == clip_groups_[*clip_group];
   };
+  Packer mine;  // of each parameter the number of pieces, and their sums
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (!counts(i)) continue;
     const Tensor g = grad(parts_[i].own);
     const std::vector<double> sums = g ? squared_sums(g) : std::vector<double>{};
-    put(std::ssize(sums));
-    for (const double x : sums) put(x);
+    mine.put(sums.size());
+    for (const double x : sums) mine.put(x);
   }
-  const std::vector<std::string> all = ranks_.gather(mine, "norms of gradients");
-  std::vector<size_t> at(all.size());
-  const auto take = [&](size_t r, auto value) {
-    std::memcpy(&value, all[r].data() + at[r], sizeof value);
-    at[r] += sizeof value;
-    return value;
-  };
+  const std::vector<std::string> all = ranks_.gather(mine.taken(), "norms of gradients");
+  std::vector<Unpacker> of_rank(all.begin(), all.end());
   double sum = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (!counts(i)) continue;
-    for (size_t r = 0; r < all.size(); ++r) {
-      const auto pieces = take(r, std::ptrdiff_t{});
-      for (std::ptrdiff_t k = 0; k < pieces; ++k) sum += take(r, double{});
+    for (Unpacker& u : of_rank) {
+      for (auto left = u.value<size_t>(); left > 0; --left) sum += u.value<double>();
     }
   }
   return std::sqrt(sum);

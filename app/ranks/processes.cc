@@ -1,8 +1,7 @@
-#include "app/ranks/several.h"
+#include "app/ranks/processes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,33 +13,10 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/ranks/packed.h"
 
 namespace longspan {
 namespace {
-
-std::vector<int> allowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> all;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return all;
-  for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (CPU_ISSET(i, &set)) all.push_back(i);
-  }
-  return all;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines{""};
-  for (const char c : text) {
-    if (c == '\n') {
-      lines.emplace_back();
-    } else {
-      lines.back() += c;
-    }
-  }
-  lines.pop_back();
-  return lines;
-}
 
 /// Returns "rank 1", "ranks 0, 2, 3".
 std::string ranks_text(const std::set<int>& ranks) {
@@ -51,7 +27,7 @@ std::string ranks_text(const std::set<int>& ranks) {
 
 std::string share_processors(Communicator& ranks) {
   if (ranks.size() == 1) return {};
-  const std::vector<int> own = allowed();
+  const std::vector<int> own = allowed_processors();
   // Ranks of one host that may use the same processors get equal runs of them.
   const std::string mine =
       fmt::format("{} {}", ranks.host(), fmt::join(own.begin(), own.end(), ","));
@@ -65,16 +41,13 @@ std::string share_processors(Communicator& ranks) {
     ++alike;
   }
   std::vector<int> part = own;
-  if (alike > 1 && !own.empty()) {
+  if (alike > 1) {
     const size_t n = own.size();
     const size_t begin = before * n / alike, end = (before + 1) * n / alike;
     part = end > begin ? std::vector<int>(own.begin() + static_cast<std::ptrdiff_t>(begin),
                                           own.begin() + static_cast<std::ptrdiff_t>(end))
                        : std::vector<int>{own[before % n]};
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (const int i : part) CPU_SET(i, &set);
-    sched_setaffinity(0, sizeof set, &set);  // best effort
+    run_on(part);
   }
   std::string text =
       fmt::format("{} processes on {} host{}, {} processor{} each", all.size(), hosts.size(),
@@ -107,29 +80,33 @@ void start_together(Communicator& ranks, const std::function<void()>& start) {
   fail("ranks", "{}", text);
 }
 
-void require_equal(Communicator& ranks, const std::string& lines) {
+void require_equal(Communicator& ranks, const Facts& facts) {
   if (ranks.size() == 1) return;
-  std::vector<std::vector<std::string>> all;
-  for (const std::string& text : ranks.gather(lines, "what the processes compare")) {
-    all.push_back(lines_of(text));
+  Packer mine;
+  for (const auto& [name, value] : facts) {
+    mine.put(name);
+    mine.put(value);
+  }
+  std::vector<std::map<std::string, std::string>> all;
+  for (const std::string& bytes : ranks.gather(mine.taken(), "what the processes compare")) {
+    std::map<std::string, std::string>& of_rank = all.emplace_back();
+    for (Unpacker u(bytes); !u.empty();) {
+      std::string name = u.text();
+      of_rank[std::move(name)] = u.text();
+    }
   }
   std::string differ;
-  for (const std::string& line : all[0]) {
-    const std::string name = line.substr(0, line.find(": "));
+  for (const auto& [name, value] : all[0]) {
     std::set<int> others;
     std::string other;
     for (size_t r = 1; r < all.size(); ++r) {
-      if (std::find(all[r].begin(), all[r].end(), line) != all[r].end()) continue;
+      if (all[r][name] == value) continue;
       others.insert(static_cast<int>(r));
-      const auto at = std::find_if(all[r].begin(), all[r].end(), [&](const std::string& l) {
-        return l.substr(0, l.find(": ")) == name;
-      });
-      if (at != all[r].end()) other = at->substr(std::min(at->size(), name.size() + 2));
+      other = all[r][name];
     }
     if (others.empty()) continue;
     differ += fmt::format("{}{} is {} in rank 0 and {} in {}", differ.empty() ? "" : "; ", name,
-                          line.substr(std::min(line.size(), name.size() + 2)),
-                          other.empty() ? "another" : other, ranks_text(others));
+                          value, other.empty() ? "missing" : other, ranks_text(others));
   }
   require(differ.empty(), "ranks",
           "the processes are not alike: {}; expected the same program, options, files and kind of "

@@ -3,6 +3,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/ranks/communicator.h"
 
@@ -24,8 +26,11 @@ class Silent : public Error {
   Silent() : Error("") {}
 };
 
-/// Throws ValueError unless all processes have the same of each line, "name: value".
-void require_equal(Communicator& ranks, const std::string& lines);
+/// What processes compare: names, and values as text.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+/// Throws ValueError that names the facts that differ, and in which ranks.
+void require_equal(Communicator& ranks, const Facts& facts);
 
 /// Ends the run, of whose processes one has failed: those that fail too leave the message to the
 /// first.

@@ -196,20 +196,36 @@ struct Generator {
   }
 };
 
+class SequenceSplit;  // core/ranks/sequence_split.h
+
 /// What a forward pass receives besides its inputs. Seed, step, layer and site are forked into
 /// `gen`.
 struct Pass {
   bool training = false;
-  Generator gen;
-  int64_t row =
-      0;  ///< index of the first row here in the whole batch: a chunk draws what the whole would
+  Generator gen = {};
+  /// Index of the first row here in the whole batch: a chunk draws what the whole would.
+  int64_t row = 0;
   float progress = 0;  ///< fraction of the training done, for losses that change over it
+  /// The processes that compute this pass together, if there are several: each has some rows, and
+  /// inside attention some heads. Models get all tokens, and tell their layers how many rows there
+  /// are in all.
+  const SequenceSplit* split = nullptr;
+  int64_t rows = 0;
+  /// Index of the first head here: attention draws what all heads would.
+  int64_t head = 0;
 
-  Pass at(std::string_view label) const { return {training, gen.fork(label), row, progress}; }
-  Pass at(uint64_t label) const { return {training, gen.fork(label), row, progress}; }
+  Pass at(std::string_view label) const { return with(gen.fork(label)); }
+  Pass at(uint64_t label) const { return with(gen.fork(label)); }
   Pass at(const char* label) const { return at(std::string_view(label)); }
   Pass at(int label) const { return at(static_cast<uint64_t>(label)); }
   Pass at(int64_t label) const { return at(static_cast<uint64_t>(label)); }
+
+ private:
+  Pass with(Generator forked) const {
+    Pass pass = *this;
+    pass.gen = forked;
+    return pass;
+  }
 };
 
 }  // namespace longspan

@@ -32,8 +32,9 @@ std::string names_of(const LanguageModel& model) {
 
 std::string capabilities_of(const LanguageModel& model) {
   return names_of<ContinuesSequences, WritesSequences, FillsMasks, ClassifiesSequences, TagsTokens,
-                  FindsSpans, ChoosesCandidates, ReadsDocuments, Streams, ShowsAttention,
-                  LearnsSpans, ForgetsTokens, BeginsWithData, ReversibleLayers>(model);
+                  FindsSpans, ChoosesCandidates, ReadsDocuments, Streams, SplitsSequences,
+                  ShowsAttention, LearnsSpans, ForgetsTokens, BeginsWithData, ReversibleLayers>(
+      model);
 }
 
 void fail_for_capability(const LanguageModel& model, std::string_view capability) {

@@ -184,6 +184,18 @@ class FillsMasks {
   bool available() const { return mask_token() >= 0; }
 };
 
+/// Computes one sequence in several processes, each with some of its rows and, inside attention,
+/// with some of the heads (Pass::split).
+class SplitsSequences {
+ public:
+  static constexpr std::string_view capability = "sequences split over processes (ranks.sequence)";
+  virtual ~SplitsSequences() = default;
+  /// The numbers of heads that the number of processes must divide; empty: the model, as it is
+  /// configured, splits no sequence.
+  virtual std::vector<int64_t> divided_heads() const = 0;
+  bool available() const { return !divided_heads().empty(); }
+};
+
 /// Shows which tokens it attends to.
 class ShowsAttention {
  public:

@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "models/own_rows.h"
 #include "models/scoring.h"
 #include "nn/segment.h"
 #include "ops/copy.h"
@@ -145,11 +146,13 @@ Stack::Result CausalDecoder::states(const Tensor& tokens, const SegmentMemory& m
     state.position = memory.position;
     result.y = continued(tokens, state);
   } else {
-    const Tensor x = embedded(tokens, 0, pass);
-    const int64_t keys = x.dim(1) + (memory.layers.empty() ? 0 : rows);
-    LayerContext ctx = layer_context(x.dim(1), keys, 0);
+    const OwnRows own(tokens, pass);
+    const Tensor x = embedded(own.of(tokens), own.first(), own.pass());
+    const int64_t keys = tokens.dim(1) + (memory.layers.empty() ? 0 : rows);
+    LayerContext ctx = layer_context(tokens.dim(1), keys, 0);
     ctx.mem_len = rows;
-    result = run(x, ctx, &state, pass);
+    own.place(ctx);
+    result = run(x, ctx, &state, own.pass());
   }
   if (rows > 0) {
     result.memory = std::move(state.memory);
@@ -190,11 +193,12 @@ Tensor CausalDecoder::target_loss(const Tensor& h, const Tensor& targets, bool t
 
 LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,
                                           const SegmentMemory& memory, Pass pass) const try {
+  const OwnRows own(tokens, pass);
   Stack::Result layers = states(tokens, memory, pass);
   Losses result;
-  result.loss = loss(layers.y, targets, pass);
+  result.loss = own.share(loss(layers.y, own.of(targets), own.pass()), targets);
   if (memory_length() > 0) result.memory = std::move(layers.memory);
-  result.auxiliary = std::move(layers.losses);
+  result.auxiliary = own.share(std::move(layers.losses));
   result.statistics = std::move(layers.statistics);
   return result;
 } catch (const std::bad_alloc&) {

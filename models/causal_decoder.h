@@ -69,6 +69,7 @@ DecoderOptions decoder_options(const char* model, const Config& c) {
 class CausalDecoder : public LanguageModel,
                       public ContinuesSequences,
                       public Streams,
+                      public SplitsSequences,
                       public ShowsAttention {
  public:
   /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
@@ -93,6 +94,7 @@ class CausalDecoder : public LanguageModel,
   Tensor logits_after(SegmentMemory& memory, const Tensor& tokens) const override;
   /// Unless its memory begins as zero vectors.
   bool continues_sequences() const override { return !options_.phantom_zero_memory; }
+  std::vector<int64_t> divided_heads() const override { return {options_.n_head}; }
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;

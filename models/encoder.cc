@@ -10,6 +10,7 @@
 #include "autograd/mode.h"
 #include "core/kernels/copy.h"
 #include "core/scope.h"
+#include "models/own_rows.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -143,27 +144,30 @@ Tensor Encoder::hidden_tokens(std::string_view model, const EncoderInputs& in) {
 }
 
 /// RoBERTa: the n-th token that is not padding has position n; padding has the row before 0.
-Tensor Encoder::positions(const Tensor& tokens, int64_t first) const {
+Tensor Encoder::positions(const Tensor& tokens, int64_t first, const OwnRows& own) const {
   const EncoderConfig& c = config_;
-  if (!c.skip_padding) return position_.forward(c.position_offset + first, tokens.dim(1));
+  if (!c.skip_padding) {
+    return position_.forward(c.position_offset + first + own.first(), own.of(tokens).dim(1));
+  }
   require(first == 0, name_, "positions that skip padding start with the sequence");
   const Tensor real = not_equal(tokens, full_like(tokens, static_cast<double>(c.padding_id)));
   const Tensor count = cumsum(real, 1);  // i64 [B, L]
   Embedding rows;                        // row 0 is that of padding
   rows.weight = narrow(position_.weight, 0, c.position_offset - 1, c.n_max + 1);
-  return rows.forward(where(real, count, zeros_like(count)), 0);
+  return rows.forward(own.of(where(real, count, zeros_like(count))), 0);
 }
 
 Tensor Encoder::embed(const EncoderInputs& in, Pass pass, int64_t first) const {
   const Scope scope("embed");
   const EncoderConfig& c = config_;
-  Tensor x = token_.forward(in.tokens, c.padding_id);  // [B, L, E]
+  const OwnRows own(in.tokens, pass);
+  Tensor x = token_.forward(own.of(in.tokens), c.padding_id);  // [B, L, E]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
-  x = add(x, positions(in.tokens, first));
+  x = add(x, positions(in.tokens, first, own));
   if (c.token_types > 0) {
-    x = add(x, in.types ? type_.forward(in.types) : select(type_.weight, 0, 0));
+    x = add(x, in.types ? type_.forward(own.of(in.types)) : select(type_.weight, 0, 0));
   }
-  const Pass site = pass.at("emb");
+  const Pass site = own.pass().at("emb");
   if (c.emb_dropout_first) x = dropout(x, c.dropout, site);
   if (c.emb_norm) x = embed_norm_.forward(x);
   if (!c.emb_dropout_first) x = dropout(x, c.dropout, site);
@@ -182,7 +186,10 @@ Stack::Result Encoder::run(const EncoderInputs& in, Pass pass) const {
           "{} tokens are more than the position table has; n_max is {}", in.tokens.dim(1),
           config_.n_max);
   require(config_.token_types > 0 || !in.types, name_, "token types need token_types > 0");
-  return stack_.forward(embed(in, pass), layer_context(in, pass), {}, pass);
+  const OwnRows own(in.tokens, pass);
+  LayerContext ctx = layer_context(in, pass);
+  own.place(ctx);
+  return stack_.forward(embed(in, pass), ctx, {}, own.pass());
 }
 
 Tensor Encoder::head(const Tensor& hidden) const {
@@ -244,9 +251,10 @@ LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
                                     const SegmentMemory& memory, Pass pass) const try {
   require_no_memory(name_, memory);
   Losses result;
+  const OwnRows own(tokens, pass);
   Stack::Result layers = run({.tokens = tokens}, pass);
-  result.loss = loss(layers.y, targets, pass);
-  result.auxiliary = std::move(layers.losses);
+  result.loss = own.share(loss(layers.y, own.of(targets), own.pass()), targets);
+  result.auxiliary = own.share(std::move(layers.losses));
   result.statistics = std::move(layers.statistics);
   return result;
 } catch (const std::bad_alloc&) {

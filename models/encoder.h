@@ -16,6 +16,8 @@
 
 namespace longspan {
 
+class OwnRows;
+
 /// How a learned position table is initialized: drawn at random, or as sines and cosines
 /// \cite vaswani2017 of the same variance, from which the model learns relative positions in few
 /// steps.
@@ -112,6 +114,7 @@ class Encoder : public LanguageModel,
                 public TagsTokens,
                 public FindsSpans,
                 public ChoosesCandidates,
+                public SplitsSequences,
                 public ShowsAttention {
  public:
   const EncoderConfig& encoder_config() const { return config_; }
@@ -169,6 +172,7 @@ class Encoder : public LanguageModel,
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  std::vector<int64_t> divided_heads() const override { return {config_.n_head}; }
   void visit(Visitor& v) override;
 
  protected:
@@ -205,8 +209,9 @@ class Encoder : public LanguageModel,
   Stack::Result run(const EncoderInputs& in, Pass pass) const;
   /// Embeds tokens; the first one has position `first`.
   Tensor embed(const EncoderInputs& in, Pass pass, int64_t first = 0) const;
-  /// Returns the position vectors of tokens [B, L]: [L, E], or [B, L, E] where they skip padding.
-  Tensor positions(const Tensor& tokens, int64_t first) const;
+  /// Returns the position vectors of own rows of tokens [B, L]: [n, E], or [B, n, E] where they
+  /// skip padding.
+  Tensor positions(const Tensor& tokens, int64_t first, const OwnRows& own) const;
   /// The width of the tables.
   int64_t table_width() const { return config_.d_embed > 0 ? config_.d_embed : config_.d_model; }
 

@@ -140,7 +140,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
     if (before.has<InputRows>()) local.memory.set(before.get<InputRows>());
     LayerMemory& next = result.memory.layers[i];
     next = kept ? std::move(*kept) : std::move(local.memory);
-    if (!kept && read) next.set(newest.keep(next.get<InputRows>(), read));
+    if (!kept && read) next.set(newest.keep(next.get<InputRows>(), read, site));
     if (each != nullptr) each->push_back(walk.result(walk.streams().streams()));
   }
   result.y = walk.result(walk.streams().finish());

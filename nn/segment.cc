@@ -6,6 +6,7 @@
 #include "core/kernels/copy.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/exchange.h"
 #include "ops/index.h"
 #include "ops/shape.h"
 
@@ -47,8 +48,9 @@ Tensor NewestRows::begin_after(const Tensor& begin, int64_t shift, const Tensor&
   return after_;
 }
 
-InputRows NewestRows::keep(const InputRows& old, const Tensor& x) {
+InputRows NewestRows::keep(const InputRows& old, const Tensor& own, const Pass& pass) {
   const NoGrad off;
+  const Tensor x = pass.split != nullptr ? rows_of_all(own, *pass.split, pass.rows) : own;
   const int64_t rows = x.dim(1), newest = std::min(rows, capacity_);
   const int64_t before = old.states ? old.states.dim(1) : 0;
   const int64_t kept = std::min(capacity_ - newest, before), free = capacity_ - newest - kept;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/generator.h"
 #include "core/named_tensor.h"
 #include "nn/layer_memory.h"
 
@@ -36,9 +37,10 @@ class NewestRows {
 
   /// Returns the newest `capacity` rows of [old.states; x], without history, in Category::memory.
   /// If there are fewer, free rows come first, which are zero.
-  ///   old  states and begin, or undefined
-  ///   x    [B, L, D]
-  InputRows keep(const InputRows& old, const Tensor& x);
+  ///   old   states and begin, or undefined
+  ///   x     [B, L, D]
+  ///   pass  with Pass::split, x has this process's rows; the memory has those of all
+  InputRows keep(const InputRows& old, const Tensor& x, const Pass& pass = {});
 
  private:
   Tensor begin_after(const Tensor& begin, int64_t shift, const Tensor& x);

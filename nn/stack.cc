@@ -206,7 +206,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
     if (again) return;
     LayerMemory& next = result.memory.layers[i];
     next = out.kept ? std::move(*out.kept) : std::move(out.memory);
-    if (!out.kept && all->ctx.mem_len > 0) next.set(newest.keep(next.get<InputRows>(), x));
+    if (!out.kept && all->ctx.mem_len > 0) next.set(newest.keep(next.get<InputRows>(), x, own));
     if (each != nullptr) each->push_back(out.y);
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));

@@ -146,10 +146,11 @@ struct AttentionOperands {
 };
 
 /// Element (b, h, i, j) is kept, and scaled by 1 / (1 - p), if word j mod 4 of philox(key, {j / 4,
-/// i, b H + h, segment}) is at least p 2^32.
+/// i, first_head + b H + h, segment}) is at least p 2^32.
 struct AttentionDropout {
   double p = 0;
   DeviceScalar<uint64_t> key;
+  int64_t first_head = 0;  // of one sample, where only some heads are here
 };
 
 /// The numbers of a call.

@@ -160,7 +160,7 @@ struct LshKeep {
 inline LshKeep lsh_keep(const LshInputs& in, int64_t head) {
   if (in.dropout.p <= 0) return {};
   return {in.dropout.key, drop_threshold(in.dropout.p), 1 / (1 - in.dropout.p),
-          in.dropout_broadcast, static_cast<uint32_t>(head)};
+          in.dropout_broadcast, static_cast<uint32_t>(in.dropout.first_head + head)};
 }
 
 /// Returns head h of sample b.

@@ -18,7 +18,25 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 30;  // bytes of a message
-constexpr int kTags = 32'000;                   // MPI has 32,767 or more
+constexpr int kTags = 16'000;  // of all ranks, and as many of groups: MPI has 32,767 or more
+
+/// The messages of a group, by the transport of all ranks.
+class GroupTransport : public Transport {
+ public:
+  GroupTransport(Transport& all, int first) : all_(all), first_(first) {}
+  void* send(int to, int tag, const void* data, int64_t bytes) override {
+    return all_.send(first_ + to, kTags + tag, data, bytes);
+  }
+  void* receive(int from, int tag, void* data, int64_t bytes) override {
+    return all_.receive(first_ + from, kTags + tag, data, bytes);
+  }
+  bool ended(void* request) override { return all_.ended(request); }
+  void end_all() override { all_.end_all(); }
+
+ private:
+  Transport& all_;
+  int first_;
+};
 
 }  // namespace
 
@@ -35,6 +53,21 @@ Communicator::~Communicator() = default;
 
 std::unique_ptr<Communicator> Communicator::rehearsed(int rank, int size) {
   return std::make_unique<Communicator>(nullptr, rank, size, rank, size, "");
+}
+
+std::unique_ptr<Communicator> Communicator::group(int together) {
+  require(together >= 1 && size_ % together == 0, "ranks",
+          "{} processes cannot be divided into groups of {}; start a multiple of it", size_,
+          together);
+  require(first_ == 0 || together == size_, "ranks", "groups are not divided again");
+  const int first = rank_ / together * together;
+  std::unique_ptr<Transport> transport;
+  if (transport_) transport = std::make_unique<GroupTransport>(*transport_, first);
+  auto group = std::make_unique<Communicator>(std::move(transport), rank_ - first, together,
+                                              local_rank_, local_size_, host_);
+  group->first_ = first;
+  group->timeout = timeout;
+  return group;
 }
 
 Communicator::Pending Communicator::start(std::span<const Send> out, std::span<const Receive> in,
@@ -82,7 +115,7 @@ void Communicator::wait(Pending& pending) {
     std::this_thread::sleep_for(std::chrono::microseconds(turn < 2000 ? 20 : 200));
     if (std::chrono::duration<double>(Clock::now() - begin).count() < timeout) continue;
     std::set<int> owing;
-    for (const auto& [request, peer] : pending.requests_) owing.insert(peer);
+    for (const auto& [request, peer] : pending.requests_) owing.insert(first_ + peer);
     throw RankLost(fmt::format(
         "ranks: {} did not come within {} s, from rank {}; --set ranks.timeout=SECONDS is for "
         "slower ones",
@@ -125,7 +158,7 @@ std::string Communicator::from_first(std::string_view mine, const std::string& w
 }
 
 void Communicator::abort(const std::string& message) {
-  std::fprintf(stderr, "rank %d on %s: %s\n", rank_, host_.c_str(), message.c_str());
+  std::fprintf(stderr, "rank %d on %s: %s\n", first_ + rank_, host_.c_str(), message.c_str());
   std::fflush(nullptr);
   if (transport_) transport_->end_all();
   _exit(1);

@@ -56,6 +56,10 @@ class Communicator {
   /// Of one of several ranks that do not exist: nothing moves, every exchange ends at once, and
   /// gather() returns what this rank gives in the place of all. For predictions of memory.
   static std::unique_ptr<Communicator> rehearsed(int rank, int size);
+  /// Returns the processes of this one's group: ranks are divided into groups of `together` in
+  /// order, and counted anew in each. Messages of a group and of all ranks do not mix. Keeps a
+  /// reference, and has the present timeout. Throws ValueError unless `together` divides size().
+  std::unique_ptr<Communicator> group(int together);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -104,6 +108,7 @@ class Communicator {
  private:
   std::unique_ptr<Transport> transport_;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int first_ = 0;  // the first rank of a group among all ranks
   std::string host_;
   int next_tag_ = 0;
   int64_t sent_bytes_ = 0, sent_messages_ = 0;

@@ -541,7 +541,7 @@ class KeepRow {
   KeepRow(const kernels::AttentionDropout& dropout, int64_t head)
       : key_(dropout.key),
         threshold_(static_cast<uint32_t>(drop_threshold(dropout.p))),
-        head_(static_cast<uint32_t>(head)),
+        head_(static_cast<uint32_t>(dropout.first_head + head)),
         scale_(static_cast<T>(1 / (1 - dropout.p))),
         active_(dropout.p > 0) {}
 

@@ -71,6 +71,7 @@ struct EdgeArguments {
     draws.threshold = static_cast<uint32_t>(drop_threshold(in.dropout.p));
     draws.active = in.dropout.p > 0;
     draws.scale = 1 / (1 - in.dropout.p);
+    draws.first_head = static_cast<uint32_t>(in.dropout.first_head);
   }
 
   template <class Rows>

@@ -42,6 +42,7 @@ struct TileRows {
     draws.threshold = static_cast<uint32_t>(drop_threshold(t.dropout.p));
     draws.active = t.dropout.p > 0;
     draws.scale = 1 / (1 - t.dropout.p);
+    draws.first_head = static_cast<uint32_t>(t.dropout.first_head);
   }
 
   /// Clears the columns of row (b, r) that it does not see; returns the others.

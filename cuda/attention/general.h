@@ -1117,6 +1117,7 @@ inline AttentionSizes sizes_of(const kernels::AttentionProblem& in) {
   x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.numbers.dropout.p));
   x.draws.active = in.numbers.dropout.p > 0;
   x.draws.scale = 1 / (1 - in.numbers.dropout.p);
+  x.draws.first_head = static_cast<uint32_t>(in.numbers.dropout.first_head);
   x.scale = in.numbers.scale;
   return x;
 }

@@ -91,10 +91,11 @@ struct Draws {
   uint32_t threshold = 0;
   bool active = false;
   double scale = 1;  // 1 / (1 - p)
+  uint32_t first_head = 0;
 
   /// Whether element (head = b H + h, i, j) is kept. All are indices before any ordering.
   LONGSPAN_HD bool keeps(uint32_t head, uint32_t i, uint32_t j, uint32_t segment) const {
-    const Philox4 w = philox(key, j / 4, i, head, segment);
+    const Philox4 w = philox(key, j / 4, i, first_head + head, segment);
     const uint32_t low = (j & 1) != 0 ? w.word[1] : w.word[0];
     const uint32_t high = (j & 1) != 0 ? w.word[3] : w.word[2];
     return ((j & 2) != 0 ? high : low) >= threshold;

@@ -131,7 +131,7 @@ class TensorPass {
         }
       } else {
         const auto key = static_cast<uint32_t>(k0 + at % n * 8 + t);
-        const Philox4 w = philox(d.key, key / 4, odd ? lower : upper, number, part);
+        const Philox4 w = philox(d.key, key / 4, odd ? lower : upper, d.first_head + number, part);
         const uint32_t first = exchange(odd ? w.word[0] : w.word[2], 1);
         const uint32_t second = exchange(odd ? w.word[1] : w.word[3], 1);
         four = static_cast<Bits>((odd ? first : w.word[0]) >= d.threshold) |

@@ -201,7 +201,8 @@ Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pas
     before = rows.states.dim(1);
     own.memory.set(std::move(rows));
   }
-  own.pattern = pattern(far, x.dim(1), before + x.dim(1));
+  const int64_t rows = pass.split != nullptr ? pass.rows : x.dim(1);
+  own.pattern = pattern(far, rows, before + rows);
   Output result = MultiHead::forward(x, own, pass);
   if (ctx.memory.has<InputRows>()) result.memory.set(ctx.memory.get<InputRows>());
   return result;
@@ -216,7 +217,7 @@ Tensor SpanAttention::attend_with(const Tensor& persistent, const Projected& p,
                                   const LayerContext& ctx, const ScoreTerms& terms,
                                   const Dropout& dropout) const {
   const Device device = p.q.device();
-  AttentionPattern pattern = ctx.pattern;
+  AttentionPattern pattern = p.share.of(ctx.pattern);
   pattern.layout = with_side_keys(pattern.layout, spans_.persistent);
   const auto& rows = ctx.memory.get<InputRows>();
   if (rows.states) pattern.mask.k_begin = rows.begin;
@@ -226,7 +227,8 @@ Tensor SpanAttention::attend_with(const Tensor& persistent, const Projected& p,
   pattern.side_mask.class_id =
       full({1, 1, 1}, static_cast<double>(terms.id.left), DType::i32, device);
   const double width = static_cast<double>(options().d_head);
-  const Keys keys[] = {{p.k, p.v}, {for_samples(key_, std::sqrt(width), p.q), persistent}};
+  const Keys keys[] = {{p.k, p.v},
+                       {for_samples(p.share.of(key_, 0), std::sqrt(width), p.q), persistent}};
   return block_attention(p.q, keys, pattern, terms, dropout).out;
 }
 
@@ -234,7 +236,8 @@ Tensor SpanAttention::attend(const Projected& p, const LayerContext& ctx, const 
                              const Dropout& dropout) const {
   if (!key_) return MultiHead::attend(p, ctx, terms, dropout);
   const double count = static_cast<double>(spans_.persistent);
-  return attend_with(for_samples(value_, std::sqrt(count), p.q), p, ctx, terms, dropout);
+  const Tensor values = for_samples(p.share.of(value_, 0), std::sqrt(count), p.q);
+  return attend_with(values, p, ctx, terms, dropout);
 }
 
 Tensor SpanAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
@@ -263,9 +266,11 @@ ScoreTerms SpanAttention::terms(Projected& p, const LayerContext& ctx, LayerMemo
   t.id = {far, 0};
   t.relation_key = concat({rows, zeros({1, rows.dim(1)}, dtype, rows.device())}, 0);
   if (spans_.dynamic) {
-    t.query_span = token_spans(p.x);
+    const Tensor of_rows = token_spans(p.x);  // [B, n, L]
+    t.query_span = of_rows.dim(1) == 1 ? transpose(p.share.all_rows(transpose(of_rows, 1, 2)), 1, 2)
+                                       : squeeze(p.share.to_heads(unsqueeze(of_rows, 3)), 3);
   } else {
-    t.span = reshape(spans(), {1, span_.dim(0), 1});
+    t.span = unsqueeze(unsqueeze(p.share.of(spans(), 0), 0), 2);
   }
   t.ramp = spans_.ramp;
   t.offset = spans_.ramp + spans_.offset;

@@ -54,6 +54,7 @@ class BpTransformer final : public CausalDecoder, public Remarks {
   /// [H, N, N] over the nodes, leaves first. Rows that the last layer does not compute are 0.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  std::vector<int64_t> divided_heads() const override { return {}; }
   /// Says how many pairs the tree has, and full attention.
   std::string remark(int64_t length) const override;
 

@@ -126,6 +126,7 @@ class Compressive final : public CausalDecoder, public Remarks {
   /// New tokens append to the open segment; when it has `segment` of them, the memory moves on.
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   std::string remark(int64_t length) const override;
+  std::vector<int64_t> divided_heads() const override { return {}; }
 
   /// Returns [N, T] f64: the fraction of its attention that each layer gives to each of the T keys
   /// [cm; m; h] of the segment after `memory`, a mean over samples, heads and rows. Rows sum to 1;

@@ -103,7 +103,7 @@ LayerMemory CompressiveAttention::evaluation(int64_t batch, DType dtype, Device 
 
 Projected CompressiveAttention::content(const Tensor& x, const LayerContext& ctx) const {
   LayerMemory memory = ctx.memory;
-  if (!memory.has<KeyValues>()) return gather(x, ctx, memory);
+  if (!memory.has<KeyValues>()) return gather(x, ctx, memory, Pass{});
   const auto& kept = memory.get<KeyValues>();
   Projected p = project(x);
   p.k = concat({kept.keys, p.k}, 2);

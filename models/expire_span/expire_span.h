@@ -93,6 +93,7 @@ class ExpireSpan final : public CausalDecoder, public ForgetsTokens, public Rema
   SegmentMemory evaluation_memory(int64_t batch) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  std::vector<int64_t> divided_heads() const override { return {}; }
   std::string remark(int64_t length) const override;
 
   /// The spans e, in steps.

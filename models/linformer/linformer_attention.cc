@@ -79,6 +79,13 @@ bool SequenceProjection::by_head() const {
   return weight && options_.sharing == ProjectionSharing::none;
 }
 
+SequenceProjection SequenceProjection::of(const HeadShare& share) const {
+  SequenceProjection own = *this;
+  if (by_head()) own.weight = share.of(weight, 0);
+  own.n_head_ = share.count(n_head_);
+  return own;
+}
+
 Tensor SequenceProjection::forward(const Tensor& x, const Tensor& lengths) const {
   require(x.dim(1) <= options_.n_max, kName, "{} rows are more than E has columns; n_max is {}",
           x.dim(1), options_.n_max);
@@ -158,29 +165,49 @@ void LinformerAttention::visit(Visitor& v) {
 }
 
 Tensor LinformerAttention::split_heads(const Tensor& x) const {
-  return transpose(unflatten(x, 2, heads_.n_head, -1), 1, 2);
+  return transpose(unflatten(x, 2, x.dim(2) / width(), width()), 1, 2);
+}
+
+Tensor LinformerAttention::mixed_rows(const SequenceProjection& rows, const Tensor& x,
+                                      const Tensor& lengths, const HeadShare& share) const {
+  if (!share.divided()) return rows.forward(x, lengths);
+  // Columns do not mix: each process mixes all rows of its own, and gets the others' results.
+  const Tensor columns = share.to_heads(split_heads(x));  // [1, H / S, L, d]
+  const Tensor mixed =
+      rows.of(share).forward(flatten(transpose(columns, 1, 2), 2, 3), lengths);  // [1, r, D / S]
+  return transpose(share.all_rows(transpose(mixed, 1, 2), x.dim(2)), 1, 2);
 }
 
 Tensor LinformerAttention::project(const SequenceProjection& rows, const Linear& weights,
-                                   const Tensor& x, const Tensor& lengths) const {
-  if (options_.order == ProjectionOrder::key) return rows.forward(weights.forward(x), lengths);
-  if (!rows.by_head()) return weights.forward(rows.forward(x, lengths));
+                                   const Tensor& x, const Tensor& lengths,
+                                   const HeadShare& share) const {
+  const auto own_columns = [&](const Tensor& y) {
+    if (!share.divided()) return y;
+    return flatten(transpose(share.to_heads(split_heads(y)), 1, 2), 2, 3);
+  };
+  const SequenceProjection own = rows.of(share);
+  if (options_.order == ProjectionOrder::key) {
+    return own.forward(own_columns(weights.forward(x)), lengths);
+  }
+  if (!rows.by_head()) {
+    return share.of(weights, width()).forward(mixed_rows(rows, x, lengths, share));
+  }
   // (E_i x) W_i = E_i (x W_i), without an E_i x of full width for every head.
-  const Tensor y = rows.forward(linear(x, cast(weights.weight, x.dtype())), lengths);
-  return weights.bias ? add(y, cast(weights.bias, x.dtype())) : y;
+  const Tensor y = own.forward(own_columns(linear(x, cast(weights.weight, x.dtype()))), lengths);
+  return weights.bias ? add(y, cast(share.of(weights, width()).bias, x.dtype())) : y;
 }
 
-Projected LinformerAttention::project(const Tensor& x, const Tensor& lengths) const {
-  const Tensor q = split_heads(q_.forward(x));
-  if (!is_one(options_.sharing)) {
-    return {q, split_heads(project(e_, k_, x, lengths)), split_heads(project(f_, v_, x, lengths)),
-            x};
+Projected LinformerAttention::project(const Tensor& x, const Tensor& lengths,
+                                      const HeadShare& share) const {
+  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
+  const SequenceProjection& f = is_one(options_.sharing) ? e_ : f_;
+  if (is_one(options_.sharing) && options_.order == ProjectionOrder::input) {
+    const Tensor rows = mixed_rows(e_, x, lengths, share);  // once for both
+    return {q, split_heads(share.of(k_, width()).forward(rows)),
+            split_heads(share.of(v_, width()).forward(rows)), x, share};
   }
-  if (options_.order == ProjectionOrder::input) {
-    const Tensor rows = e_.forward(x, lengths);  // once for both
-    return {q, split_heads(k_.forward(rows)), split_heads(v_.forward(rows)), x};
-  }
-  return {q, split_heads(project(e_, k_, x, lengths)), split_heads(project(e_, v_, x, lengths)), x};
+  return {q, split_heads(project(e_, k_, x, lengths, share)),
+          split_heads(project(f, v_, x, lengths, share)), x, share};
 }
 
 Tensor LinformerAttention::attend(const Projected& p, const LayerContext& ctx,
@@ -192,8 +219,10 @@ Tensor LinformerAttention::attend(const Projected& p, const LayerContext& ctx,
 }
 
 Output LinformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  const Tensor y = attend(project(x, ctx.lengths), ctx, {heads_.dropout, pass.at("attn")});
-  return out_.forward(flatten(transpose(y, 1, 2), 2, 3));
+  const HeadShare share(heads_.n_head, pass);
+  const Tensor y =
+      attend(project(x, ctx.lengths, share), ctx, {heads_.dropout, share.site(pass.at("attn"))});
+  return out_.forward(flatten(transpose(share.to_rows(y), 1, 2), 2, 3));
 }
 
 Tensor LinformerAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "nn/attention/head_share.h"
 #include "nn/attention/multi_head.h"
 
 namespace longspan {
@@ -72,6 +73,8 @@ class SequenceProjection : public Module {
   Tensor lengths(const Tensor& lengths, int64_t length) const;
   /// Whether each head has weights of its own.
   bool by_head() const;
+  /// The projection of a share of the columns: those of its heads.
+  SequenceProjection of(const HeadShare& share) const;
   void visit(Visitor& v) override;
 
   Tensor weight;  ///< undefined for mean and max
@@ -106,12 +109,16 @@ class LinformerAttention final : public Layer {
   const SequenceProjection& key_projection() const { return e_; }
 
  private:
-  /// Returns x [B, L, D] as keys or values [B, rows(L), D].
+  /// Returns x [B, L, D] as keys or values [B, rows(L), D], of the heads of a share.
   Tensor project(const SequenceProjection& rows, const Linear& weights, const Tensor& x,
-                 const Tensor& lengths) const;
-  Projected project(const Tensor& x, const Tensor& lengths) const;
+                 const Tensor& lengths, const HeadShare& share) const;
+  /// E x of all columns, where the rows of x are divided.
+  Tensor mixed_rows(const SequenceProjection& rows, const Tensor& x, const Tensor& lengths,
+                    const HeadShare& share) const;
+  Projected project(const Tensor& x, const Tensor& lengths, const HeadShare& share = {}) const;
   Tensor attend(const Projected& p, const LayerContext& ctx, const Dropout& dropout) const;
-  Tensor split_heads(const Tensor& x) const;  // [B, n, D] -> [B, H, n, d]
+  Tensor split_heads(const Tensor& x) const;                        // [B, n, H d] -> [B, H, n, d]
+  int64_t width() const { return heads_.d_model / heads_.n_head; }  // of a head
 
   AttentionOptions heads_;
   LinformerOptions options_;

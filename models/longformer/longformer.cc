@@ -133,7 +133,7 @@ void LongformerAttention::visit(Visitor& v) {
 }
 
 Tensor LongformerAttention::split_heads(const Tensor& x) const {
-  return transpose(unflatten(x, -1, options_.n_head, options_.d_model / options_.n_head), 1, 2);
+  return transpose(unflatten(x, -1, x.dim(-1) / width(), width()), 1, 2);
 }
 
 Tensor LongformerAttention::merge(const Tensor& heads) const {
@@ -141,43 +141,50 @@ Tensor LongformerAttention::merge(const Tensor& heads) const {
 }
 
 Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const LayerContext& ctx,
-                                    const Dropout& dropout) const {
+                                    const Dropout& dropout, const HeadShare& share) const {
   const LongformerAttentionOptions& o = options_;
-  const Tensor k = split_heads(k_.forward(x));
+  const Tensor k = share.to_heads(split_heads(k_.forward(x)));
   AttentionPattern pattern =
-      with_lengths(patterns::window_and_globals(x.dim(1), o.one_sided_window, dilations(o),
+      with_lengths(patterns::window_and_globals(k.dim(2), o.one_sided_window, dilations(o),
                                                 globals_of(ctx).positions, x.device()),
                    ctx.lengths, ctx.lengths);
-  pattern = without_hidden(std::move(pattern), ctx);
+  pattern = share.of(without_hidden(std::move(pattern), ctx));
   std::vector<Keys> keys{{k, v}};
   if (const GlobalTokens& globals = globals_of(ctx)) {
     const Tensor rows = unsqueeze(globals.rows, 1);                  // [B, 1, G]
     keys.push_back({permute_rows(k, rows), permute_rows(v, rows)});  // [B, H, G, d]
   }
-  return block_attention(split_heads(q_.forward(x)), keys, pattern, {}, dropout).out;
+  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
+  return block_attention(q, keys, pattern, {}, dropout).out;
 }
 
 /// Rows beyond a sample's own number of global tokens are 0.
 Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
-                                   const Dropout& dropout) const {
+                                   const Dropout& dropout, const HeadShare& share) const {
   const GlobalTokens& globals = globals_of(ctx);
-  const Tensor rows = permute_rows(x, globals.rows);  // [B, G, D]
+  const Tensor rows = share.rows_at(x, globals.rows);  // [B, G, D]
   const AttentionPattern pattern =
       without_hidden(with_lengths(patterns::dense(), globals.count, ctx.lengths), ctx);
-  return block_attention(split_heads(q_global_.forward(rows)), split_heads(k_global_.forward(x)), v,
-                         pattern, {}, dropout)
-      .out;
+  const Tensor q = split_heads(share.of(q_global_, width()).forward(rows));
+  const Tensor k = share.to_heads(split_heads(k_global_.forward(x)));
+  return block_attention(q, k, v, pattern, {}, dropout).out;
 }
 
 Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const float p = options_.dropout;
-  Tensor y = merge(sliding(x, split_heads(v_.forward(x)), ctx, {p, pass.at("attn")}));
-  if (const GlobalTokens& globals = globals_of(ctx)) {
-    const Tensor rows =
-        merge(global(x, split_heads(v_global_.forward(x)), ctx, {p, pass.at("attn_global")}));
-    y = add(y, scatter_rows(rows, globals.rows, x.dim(1)));  // y is 0 in these rows
+  const HeadShare share(options_.n_head, pass);
+  const Tensor v = share.to_heads(split_heads(v_.forward(x)));
+  Tensor heads = sliding(x, v, ctx, {p, share.site(pass.at("attn"))}, share);  // [B, H, L, d]
+  const GlobalTokens& globals = globals_of(ctx);
+  if (!globals) return out_.forward(merge(share.to_rows(heads)));
+  const Tensor v_global = share.to_heads(split_heads(v_global_.forward(x)));
+  const Tensor rows = global(x, v_global, ctx, {p, share.site(pass.at("attn_global"))}, share);
+  const int64_t length = heads.dim(2);
+  if (share.divided()) {
+    heads = add(heads, scatter_rows(rows, unsqueeze(globals.rows, 1), length));  // 0 in these rows
+    return out_.forward(merge(share.to_rows(heads)));
   }
-  return out_.forward(y);
+  return out_.forward(add(merge(heads), scatter_rows(merge(rows), globals.rows, length)));
 }
 
 Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {

@@ -13,6 +13,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "models/own_rows.h"
 #include "models/reformer/torch_rotations.h"
 #include "nn/attention/multi_head.h"
 #include "nn/checkpoint.h"
@@ -374,16 +375,20 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   const Scope scope(kName);
   require(in.buckets.empty() || in.buckets.size() == blocks_.size(), kName,
           "got buckets of {} layers; expected {}", in.buckets.size(), blocks_.size());
-  Tensor x = embedded(in.tokens, 0, pass);
-  const int64_t length = x.dim(1), whole = config_.padded(length);
+  const OwnRows own(in.tokens, pass);
+  Tensor x = embedded(own.of(in.tokens), own.first(), own.pass());
+  const int64_t length = in.tokens.dim(1), whole = config_.padded(length);
   Tensor lengths = in.lengths;
+  require(pass.split == nullptr || whole == length, kName,
+          "{} tokens are padded to {}, which cannot be split; set length to a multiple of {}",
+          length, whole, config_.padded(1));
   if (whole > length) {
     x = pad(x, 1, 0, whole - length);
     if (!lengths) lengths = full({x.dim(0)}, static_cast<double>(length), DType::i64, x.device());
   }
-  ReversibleRun r =
-      run_blocks(x, local_context(whole, whole, lengths), {}, in.buckets, pass, config_.n_layer);
-  return {exit(r, length, pass), std::move(r.buckets)};
+  ReversibleRun r = run_blocks(x, local_context(whole, whole, lengths), {}, in.buckets, own.pass(),
+                               config_.n_layer);
+  return {exit(r, own.of(in.tokens).dim(1), own.pass()), std::move(r.buckets)};
 }
 
 Stack::Result Reformer::states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const {

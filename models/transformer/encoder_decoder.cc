@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "autograd/mode.h"
+#include "models/own_rows.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -68,10 +69,11 @@ LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,
                                                     Pass pass) const try {
   const SequenceInputs in{
       .source = source.tokens, .lengths = source.lengths, .tokens = tokens, .mask = source.mask};
+  const OwnRows own(tokens, pass);
   Stack::Result both = states(in, pass);
   Losses result;
-  result.loss = loss(both.y, targets, pass);
-  result.auxiliary = std::move(both.losses);
+  result.loss = own.share(loss(both.y, own.of(targets), own.pass()), targets);
+  result.auxiliary = own.share(std::move(both.losses));
   result.statistics = std::move(both.statistics);
   return result;
 } catch (const std::bad_alloc&) {

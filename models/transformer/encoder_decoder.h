@@ -27,7 +27,10 @@ Tensor shifted_right(const Tensor& targets, int64_t start);
 /// The common encoder-decoder for long sources: a Transformer whose encoder attends as the model
 /// says in layer_context(). The decoder attends to the whole output of the encoder and to all of
 /// its own earlier tokens.
-class EncoderDecoder : public LanguageModel, public WritesSequences, public ShowsAttention {
+class EncoderDecoder : public LanguageModel,
+                       public WritesSequences,
+                       public SplitsSequences,
+                       public ShowsAttention {
  public:
   /// [B, S] -> [B, S, D]. Throws ShapeError; ValueError on a source beyond the position table.
   Tensor encode(const SequenceInputs& in, Pass pass) const;
@@ -57,6 +60,7 @@ class EncoderDecoder : public LanguageModel, public WritesSequences, public Show
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& source, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  std::vector<int64_t> divided_heads() const override { return shell_.divided_heads(); }
   void visit(Visitor& v) override { shell_.visit(v); }
 
  protected:

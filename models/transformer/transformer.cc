@@ -6,6 +6,7 @@
 #include "autograd/mode.h"
 #include "core/graph.h"
 #include "core/scope.h"
+#include "models/own_rows.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -69,8 +70,10 @@ Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, con
   Tensor x = source && c.source_vocab > 0 ? source_.forward(tokens, c.padding_id)
                                           : token_rows(tokens, c.padding_id);  // [B, L, De]
   if (c.dropout_token > 0 && pass.training) {
-    const Generator gen = pass.at("token").gen;
-    x = mul(x, bernoulli({x.dim(0), length, 1}, gen, 1 - c.dropout_token, x.dtype(), x.device()));
+    const int64_t rows = pass.split != nullptr ? pass.rows : length;
+    const Tensor kept = bernoulli({x.dim(0), rows, 1}, pass.at("token").gen, 1 - c.dropout_token,
+                                  x.dtype(), x.device());
+    x = mul(x, rows == length ? kept : narrow(kept, 1, first, length));
   }
   if (c.projects()) x = embed_projection_.forward(x);  // [B, L, D]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
@@ -105,8 +108,13 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
 Stack::Result Transformer::run_encoder(const Tensor& source, const LayerContext& ctx,
                                        Pass pass) const {
   const Scope scope("encoder");
-  const Pass site = pass.at("encoder");
-  return encoder_.forward(embed_source(source, site), ctx, {}, site);
+  const OwnRows own(source, pass);
+  const Pass site = own.pass().at("encoder");
+  LayerContext here = ctx;
+  own.place(here);
+  const Tensor x = embedded(own.of(source), own.first(),
+                            [&] { return tables(true, own.of(source), own.first(), {}, site); });
+  return encoder_.forward(x, here, {}, site);
 }
 
 Stack::Result Transformer::run_both(const TransformerInputs& in, const LayerContext& encoder,
@@ -149,9 +157,13 @@ Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
     if (in.lengths) ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
     if (hidden) ctx.pattern = with_hidden_keys(std::move(ctx.pattern), hidden);
   }
-  const Tensor x =
-      embedded(in.tokens, 0, [&] { return tables(false, in.tokens, 0, in.types, pass); });
-  return stack_.forward(x, ctx, {}, pass, layers);
+  const OwnRows own(in.tokens, pass);
+  if (seq2seq && pass.split != nullptr) ctx.own.set(SourceRows{in.source.dim(1)});
+  own.place(ctx);
+  const Tensor x = embedded(own.of(in.tokens), own.first(), [&] {
+    return tables(false, own.of(in.tokens), own.first(), own.of(in.types), own.pass());
+  });
+  return stack_.forward(x, ctx, {}, own.pass(), layers);
 }
 
 /// Applies BERT's transform and the projection to the width of the tables, if the model has them.
@@ -300,12 +312,13 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
 
 LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
                                                  const Tensor& targets, Pass pass) const try {
+  const OwnRows own(tokens, pass);
   Stack::Result states = states_of(
       {.tokens = tokens, .lengths = source.lengths, .source = source.tokens, .mask = source.mask},
       pass, nullptr);
   Losses result;
-  result.loss = loss(states.y, targets, pass);
-  result.auxiliary = std::move(states.losses);
+  result.loss = own.share(loss(states.y, own.of(targets), own.pass()), targets);
+  result.auxiliary = own.share(std::move(states.losses));
   result.statistics = std::move(states.statistics);
   return result;
 } catch (const std::bad_alloc&) {
@@ -352,6 +365,14 @@ Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
                                           const LayerContext& ctx) const {
   const NoGrad off;
   return encoder_.attention_map(layer, embed_source(source, Pass{}), ctx);
+}
+
+/// Losses over a part of the targets, or of several layers, need targets of other processes.
+std::vector<int64_t> Transformer::divided_heads() const {
+  const TransformerConfig& c = config_;
+  if (c.half_loss || c.layer_loss || c.n_target > 1) return {};
+  if (c.wiring != Wiring::encoder_decoder || c.target_n_head == 0) return {c.n_head};
+  return {c.n_head, c.target_n_head};
 }
 
 AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) const {

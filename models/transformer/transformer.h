@@ -286,6 +286,7 @@ class Transformer : public CausalDecoder,
   /// Computes the map of an encoder whose layers get `ctx`.
   Tensor encoder_attention_map(const Tensor& source, int64_t layer, const LayerContext& ctx) const;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  std::vector<int64_t> divided_heads() const override;
   void visit(Visitor& v) override;
 
  protected:

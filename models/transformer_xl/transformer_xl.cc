@@ -158,7 +158,9 @@ Stack::Result TransformerXL::run(const Tensor& x, const LayerContext& ctx, Strea
                                  Pass pass) const {
   LayerContext dropped = ctx;
   const Tensor& all = ctx.own.find<Distances>()->sinusoids;
-  dropped.own.set(Distances{dropout(all, config_.dropout, pass.at("positions"))});
+  Pass positions = pass.at("positions");
+  positions.row = 0;  // distances are not rows of the batch
+  dropped.own.set(Distances{dropout(all, config_.dropout, positions)});
   Stack::Result result = CausalDecoder::run(x, dropped, state, pass);
   result.y = dropout(result.y, config_.dropout, pass.at("final"));
   return result;

@@ -37,7 +37,9 @@ AttentionPattern EntmaxAttention::pattern_of(const LayerContext& ctx) const {
 
 Tensor EntmaxAttention::attend(const Projected& p, const LayerContext& ctx, const ScoreTerms&,
                                const Dropout& dropout) const {
-  return entmax_attention(p.q, p.k, p.v, pattern_of(ctx), alpha(), 0, dropout).out;
+  return entmax_attention(p.q, p.k, p.v, p.share.of(pattern_of(ctx)), p.share.of(alpha(), 0), 0,
+                          dropout)
+      .out;
 }
 
 Tensor EntmaxAttention::density(const Tensor& x, const LayerContext& ctx) const {

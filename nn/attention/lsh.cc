@@ -155,14 +155,14 @@ Tensor LshAttention::merge(const Tensor& heads) const {
 }
 
 Tensor LshAttention::hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths,
-                          Pass pass) const {
+                          Pass pass, const HeadShare& share) const {
   const NoGrad off;
   const DType dtype = accumulator_of(q.dtype());
   const Generator gen = pass.training ? pass.at("rotations").gen : options_.evaluation;
   const Tensor rotations = rotations_ ? cast(rotations_, dtype)
                                       : lsh_rotations(gen, options_.n_head, options_.rounds,
                                                       options_.d_head, buckets, dtype, q.device());
-  return lsh_buckets(q.detach(), rotations, buckets, lengths);
+  return lsh_buckets(q.detach(), share.of(rotations, 1), buckets, lengths);
 }
 
 LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pass pass) const {
@@ -179,9 +179,11 @@ LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pas
 
 Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
-  const int64_t length = x.dim(1);
+  const HeadShare share(options_.n_head, pass);
+  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
+  const Tensor v = share.to_heads(split_heads(v_.forward(x)));
+  const int64_t length = q.dim(2);
   const LshBuckets buckets = buckets_of(length);
-  const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
   Output result;
   if (!ctx.choices.empty()) {
     result.choices = {ctx.choices.front()};
@@ -194,10 +196,10 @@ Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass
                           ? real
                           : where(less(at, reshape(ctx.lengths, {q.dim(0), 1, 1, 1})), real, ids)};
   } else {
-    result.choices = {hash(q, buckets, ctx.lengths, pass)};
+    result.choices = {hash(q, buckets, ctx.lengths, pass, share)};
   }
-  const LshOptions pairs = pairs_of(buckets, length, pass.at("attn"));
-  result.y = merge(lsh_attention(q, v, result.choices.front(), pairs).out);
+  const LshOptions pairs = pairs_of(buckets, length, share.site(pass.at("attn")));
+  result.y = merge(share.to_rows(lsh_attention(q, v, result.choices.front(), pairs).out));
   result.memory = ctx.memory;
   return result;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/attention/decoding_memory.h"
+#include "nn/attention/head_share.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
 #include "ops/attention/lsh.h"
@@ -67,7 +68,8 @@ class LshAttention : public Layer {
   bool dense(int64_t length) const;
   LshBuckets buckets_of(int64_t length) const;
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
-  Tensor hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths, Pass pass) const;
+  Tensor hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths, Pass pass,
+              const HeadShare& share = {}) const;
   LshOptions pairs_of(const LshBuckets& buckets, int64_t length, Pass pass) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
   Output decode(const Tensor& x, const LayerContext& ctx) const;

@@ -77,6 +77,7 @@ Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const Scor
   if (const InputRows& rows = ctx.memory.get<InputRows>(); !options_.cross && rows.states) {
     for (AttentionPattern& part : parts) part.mask.k_begin = rows.begin;
   }
+  for (AttentionPattern& part : parts) part = p.share.of(part);
   const Keys keys[] = {{p.k, p.v}};
   return block_attention(p.q, keys, parts, terms, dropout).out;
 }
@@ -84,11 +85,48 @@ Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const Scor
 ScoreTerms MultiHead::terms(Projected& p, const LayerContext&, LayerMemory&) const {
   ScoreTerms t;
   t.scale = options_.scale;
-  if (tables_) tables_.fill(t, p.q.dtype());
+  if (!tables_) return t;
+  tables_.fill(t, p.q.dtype());
+  if (tables_.options.per_head) {
+    t.relation_key = p.share.of(t.relation_key, 0);
+    t.relation_value = p.share.of(t.relation_value, 0);
+  }
   return t;
 }
 
-Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const {
+Projected MultiHead::gather_share(const Tensor& x, const LayerContext& ctx,
+                                  const Pass& pass) const {
+  const HeadShare share(options_.n_head, pass);
+  require<NotImplemented>(!ctx.decoding, "attention", "one process decodes; leave out Pass::split");
+  if (options_.cross) {
+    const auto* source = ctx.own.find<SourceRows>();
+    require(source != nullptr && ctx.encoder_output, "attention",
+            "cross-attention has no input; set LayerContext::encoder_output, and SourceRows where "
+            "processes divide it");
+    Projected p = project(x, ctx.encoder_output);
+    return {share.to_heads(p.q), share.to_heads(p.k, source->count),
+            share.to_heads(p.v, source->count), x, share};
+  }
+  Projected p = project(x);
+  const bool one = options_.share_qk;
+  p.q = share.to_heads(p.q);
+  p = {p.q, one ? p.q : share.to_heads(p.k), share.to_heads(p.v), x, share};
+  if (const Tensor& states = ctx.memory.get<InputRows>().states) {
+    // Each process has all rows of the memory, and takes its heads' keys and values of them.
+    const Tensor before = cast(states, x.dtype());
+    const auto heads = [&](const Linear& of, int64_t width) {
+      const Tensor y = share.of(of, width).forward(before);
+      return transpose(unflatten(y, -1, y.dim(-1) / width, width), 1, 2);
+    };
+    p.k = concat({heads(one ? q_ : k_, options_.d_head), p.k}, 2);
+    p.v = concat({heads(v_, options_.d_value), p.v}, 2);
+  }
+  return p;
+}
+
+Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory,
+                            const Pass& pass) const {
+  if (pass.split != nullptr) return gather_share(x, ctx, pass);
   if (options_.cross) {
     require(static_cast<bool>(ctx.encoder_output), "attention",
             "cross-attention has no input; set LayerContext::encoder_output");
@@ -121,10 +159,12 @@ Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemor
 Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   Output result;
   result.memory = ctx.memory;
-  Projected p = gather(x, ctx, result.memory);
+  Projected p = gather(x, ctx, result.memory, pass);
   const ScoreTerms extra = terms(p, ctx, result.memory);
   if (pass.training) result.losses = penalties(extra);
-  result.y = merge(attend(p, ctx, extra, {options_.dropout, pass.at("attn")}));
+  const Pass site = pass.at("attn");
+  const Tensor heads = attend(p, ctx, extra, {options_.dropout, p.share.site(site)});
+  result.y = merge(drop_outputs(p.share.to_rows(heads), heads.dim(2), site));
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "nn/attention/head_share.h"
 #include "nn/layers.h"
 #include "nn/position.h"
 
@@ -30,7 +31,8 @@ Tensor attention_weights(const Tensor& values, const std::function<Tensor(const 
 /// [B, H, L, d] each, views of [B, L, H d].
 struct Projected {
   Tensor q, k, v;
-  Tensor x = {};  ///< [B, L, D]: the rows that the queries are projections of
+  Tensor x = {};         ///< [B, L, D]: the rows that the queries are projections of
+  HeadShare share = {};  ///< which of the heads these are; x has this process's rows
 };
 
 /// Multi-head attention \cite vaswani2017 (sec. 3.2): projections around an attention pattern.
@@ -67,16 +69,24 @@ class MultiHead : public Layer {
   /// Attends to the union of the patterns; returns [B, H, L, dv].
   virtual Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                         const Dropout& dropout) const;
+  /// Drops outputs of heads [B, H, L, dv] where attend() has no probabilities to drop.
+  ///   rows  of the queries of attend(), which may be more
+  virtual Tensor drop_outputs(const Tensor& heads, int64_t /*rows*/, const Pass& /*site*/) const {
+    return heads;
+  }
   const AttentionOptions& options() const { return options_; }
   /// Returns the queries of x, and all keys and values that they may attend to; stores these in
-  /// `memory`.
-  Projected gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const;
+  /// `memory`. With Pass::split, of this process's heads.
+  Projected gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory,
+                   const Pass& pass) const;
   /// Returns keys and values of z [B, n, D] by the projections as constants: gradients pass through
   /// to z, and the weights get none. There are no queries.
   Projected project_through(const Tensor& z) const;
 
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
+  /// gather() where other processes have the other heads.
+  Projected gather_share(const Tensor& x, const LayerContext& ctx, const Pass& pass) const;
   AttentionOptions options_;
   Linear q_, k_, v_, out_;
   ShawTables tables_;

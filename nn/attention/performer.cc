@@ -131,13 +131,14 @@ void PerformerAttention::after_step(const StepEnd& end) {
 
 Projected PerformerAttention::normed(const Projected& p) const {
   if (!performer_.qk_norm) return p;
-  return {q_norm_.forward(p.q), k_norm_.forward(p.k), p.v, p.x};
+  return {q_norm_.forward(p.q), k_norm_.forward(p.k), p.v, p.x, p.share};
 }
 
-LinearAttentionOptions PerformerAttention::features_of(const LayerContext& ctx) const {
+LinearAttentionOptions PerformerAttention::features_of(const LayerContext& ctx,
+                                                       const HeadShare& share) const {
   return {.features = performer_.features,
           .causal = causal_,
-          .phase = phase_,
+          .phase = performer_.projection_per_head ? share.of(phase_, 0) : phase_,
           .scale = performer_.feature_scale,
           .epsilon = performer_.feature_epsilon,
           .key_lengths = ctx.pattern.mask.k_valid};
@@ -156,11 +157,15 @@ Tensor PerformerAttention::attend(const Projected& projected, const LayerContext
                                   const ScoreTerms& terms, const Dropout& dropout) const {
   const Projected p = normed(projected);
   if (exact(p.q.dim(2))) return attend_exactly(p, ctx, terms, dropout);
-  const Tensor out = linear_attention(p.q, p.k, p.v, projection_, features_of(ctx)).out;
-  if (dropout.p == 0 || !dropout.pass.training) return out;
-  const Tensor rows = flatten(transpose(out, 1, 2), 2, 3);  // [B, L, H dv]
-  const Tensor kept = longspan::dropout(rows, dropout.p, dropout.pass);
-  return transpose(unflatten(kept, -1, out.dim(1), out.dim(3)), 1, 2);
+  const Tensor w = performer_.projection_per_head ? p.share.of(projection_, 0) : projection_;
+  return linear_attention(p.q, p.k, p.v, w, features_of(ctx, p.share)).out;
+}
+
+Tensor PerformerAttention::drop_outputs(const Tensor& heads, int64_t rows, const Pass& pass) const {
+  if (exact(rows) || options().dropout == 0 || !pass.training) return heads;
+  const Tensor all = flatten(transpose(heads, 1, 2), 2, 3);  // [B, L, H dv]
+  const Tensor kept = longspan::dropout(all, options().dropout, pass);
+  return transpose(unflatten(kept, -1, heads.dim(1), heads.dim(3)), 1, 2);
 }
 
 Output PerformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {

@@ -115,6 +115,7 @@ class PerformerAttention final : public MultiHead {
  protected:
   Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                 const Dropout& dropout) const override;
+  Tensor drop_outputs(const Tensor& heads, int64_t rows, const Pass& pass) const override;
 
  private:
   /// Writes the buffers, drawn from `gen`.
@@ -122,7 +123,7 @@ class PerformerAttention final : public MultiHead {
   Projected normed(const Projected& p) const;
   Tensor attend_exactly(const Projected& p, const LayerContext& ctx, ScoreTerms terms,
                         const Dropout& dropout) const;
-  LinearAttentionOptions features_of(const LayerContext& ctx) const;
+  LinearAttentionOptions features_of(const LayerContext& ctx, const HeadShare& share = {}) const;
   Output decode(const Tensor& x, const LayerContext& ctx) const;
 
   PerformerOptions performer_;

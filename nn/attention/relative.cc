@@ -57,10 +57,12 @@ void RelativeMultiHead::visit(Visitor& visitor) {
   if (own_biases_) visitor("u", u_)("v", v_);
 }
 
-Tensor RelativeMultiHead::projected(const Tensor& distances, int64_t n, DType dtype) const {
+Tensor RelativeMultiHead::projected(const Tensor& distances, int64_t n, DType dtype,
+                                    const HeadShare& share) const {
   const Scope scope("relative");
   const Tensor rows = cast(last_rows(distances, n), dtype);
-  const Tensor r = unflatten(relative_.forward(rows), 1, options().n_head, options().d_head);
+  const Tensor all = share.of(relative_, options().d_head).forward(rows);  // [n, H d]
+  const Tensor r = unflatten(all, 1, all.dim(1) / options().d_head, options().d_head);
   return contiguous(transpose(r, 0, 1));  // [H, n, d]
 }
 
@@ -85,10 +87,10 @@ ScoreTerms RelativeMultiHead::terms(Projected& p, const LayerContext& ctx,
     }
     t.relation_key = last_rows(table, left + 1);
   } else {
-    t.relation_key = projected(sinusoids, left + 1, dtype);
+    t.relation_key = projected(sinusoids, left + 1, dtype, p.share);
   }
-  t.relation_query = add(p.q, unsqueeze(cast(v_, dtype), 1));
-  p.q = add(p.q, unsqueeze(cast(u_, dtype), 1));
+  t.relation_query = add(p.q, unsqueeze(cast(p.share.of(v_, 0), dtype), 1));
+  p.q = add(p.q, unsqueeze(cast(p.share.of(u_, 0), dtype), 1));
   return t;
 }
 

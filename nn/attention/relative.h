@@ -53,8 +53,9 @@ class RelativeMultiHead : public MultiHead {
   ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const override;
 
  private:
-  /// Returns W_R R for the last `n` rows of R: [H, n, d].
-  Tensor projected(const Tensor& distances, int64_t n, DType dtype) const;
+  /// Returns W_R R for the last `n` rows of R: [H, n, d], of these heads.
+  Tensor projected(const Tensor& distances, int64_t n, DType dtype,
+                   const HeadShare& share = {}) const;
 
   int64_t reach_;
   bool own_biases_;

@@ -417,7 +417,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   numbers.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
     RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    numbers.dropout = {dropout.p, dropout.pass.gen.device_key()};
+    numbers.dropout = {dropout.p, dropout.pass.gen.device_key(), dropout.pass.head};
   }
   Operands given;
   given.q = q;

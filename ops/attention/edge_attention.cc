@@ -141,7 +141,7 @@ Tensor edge_attention(const Tensor& q, const Tensor& k, const Tensor& v, const T
                 {}};
   if (dropout.pass.training && dropout.p > 0) {
     RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {dropout.p, dropout.pass.gen.device_key()};
+    call.dropout = {dropout.p, dropout.pass.gen.device_key(), dropout.pass.head};
   }
   const Tensor x = detail::last_dim_contiguous(q), y = detail::last_dim_contiguous(k),
                z = detail::last_dim_contiguous(v);

@@ -283,7 +283,7 @@ void draw(Call& call, const Dropout& dropout) {
                           "dropout.pass.row = {}: dropout of a part of the rows is not implemented",
                           dropout.pass.row);
   RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
-  call.dropout = {dropout.p, dropout.pass.gen.device_key()};
+  call.dropout = {dropout.p, dropout.pass.gen.device_key(), dropout.pass.head};
 }
 
 }  // namespace

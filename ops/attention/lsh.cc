@@ -263,7 +263,7 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   LshCall call{rule_of(options, q.dim(3)), {}, options.dropout_broadcast};
   if (options.pass.training && options.dropout > 0) {
     RngReuseCheck::note(kOp, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {options.dropout, options.pass.gen.device_key()};
+    call.dropout = {options.dropout, options.pass.gen.device_key(), options.pass.head};
   }
   const Tensor x = detail::last_dim_contiguous(q), y = detail::last_dim_contiguous(v);
   const Tensor buckets = detail::checked_ids(kOp, contiguous(ids.detach()), 0, options.buckets + 1);

@@ -17,6 +17,7 @@
 #include "ops/copy.h"
 #include "ops/patterns/layout_work.h"
 #include "ops/patterns/tree.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -302,6 +303,25 @@ std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const Bl
                         .order_k = layout->order_k,
                         .members = members_of(*layout),
                         .side_keys = side_keys});
+  });
+}
+
+std::shared_ptr<const BlockLayout> with_heads(const std::shared_ptr<const BlockLayout>& layout,
+                                              int64_t first, int64_t count) {
+  constexpr const char* op = "with_heads";
+  if (layout->layout_index.dim(1) == 1) return layout;
+  require<NotImplemented>(layout->tiles.device() == Device{}, op, "the layout is on {}",
+                          name_of(layout->tiles.device()));
+  return cached_layout(LayoutKey(op).add(*layout).add(first).add(count), [&] {
+    const NoGrad off;
+    std::vector<std::vector<TileRuns>> tiles;
+    for (int64_t n = 0; n < layout->layouts(); ++n) tiles.push_back(tiles_of(*layout, n));
+    return make_layout(layout->queries, layout->keys, tiles,
+                       {.layout_index = contiguous(narrow(layout->layout_index, 1, first, count)),
+                        .order_q = layout->order_q,
+                        .order_k = layout->order_k,
+                        .members = members_of(*layout),
+                        .side_keys = layout->side_keys});
   });
 }
 

@@ -66,4 +66,10 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
 std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
                                                   int64_t side_keys);
 
+/// Returns the layout of heads first to first + count - 1 of one that has an entry for each head;
+/// the same layout if all heads share one. It comes from the cache. Throws NotImplemented for a
+/// layout on a device.
+std::shared_ptr<const BlockLayout> with_heads(const std::shared_ptr<const BlockLayout>& layout,
+                                              int64_t first, int64_t count);
+
 }  // namespace longspan

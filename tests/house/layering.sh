@@ -34,7 +34,7 @@ check() {
       sees["cuda/lsh"] = sees["cuda/attention"] " cuda/lsh"
       sees["cuda/linear_attention"] = sees["cuda"] " cuda/linear_attention"
       sees["autograd"] = sees["core/kernels"] " autograd"
-      sees["ops"] = sees["autograd"] " ops"
+      sees["ops"] = sees["autograd"] " core/ranks ops"
       sees["ops/patterns"] = sees["ops"] " ops/patterns"
       sees["ops/attention"] = sees["ops/patterns"] " ops/attention"
       sees["nn"] = sees["ops/attention"] " nn"

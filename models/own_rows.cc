@@ -1,0 +1,48 @@
+#include "models/own_rows.h"
+
+#include <algorithm>
+
+#include "core/ranks/sequence_split.h"
+#include "models/evaluate.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+
+namespace longspan {
+
+OwnRows::OwnRows(const Tensor& tokens, const Pass& pass) : pass_(pass) {
+  if (pass.split == nullptr || tokens.rank() != 2) return;
+  if (tokens.dim(0) != 1) {
+    fail_with<ShapeError>("ranks",
+                          "processes split one sequence at a time; set batch to 1, and accumulate "
+                          "to the number of sequences",
+                          {{"tokens", tokens}});
+  }
+  const auto [first, count] = pass.split->rows(tokens.dim(1));
+  first_ = first;
+  count_ = count;
+  pass_.row = first;
+  pass_.rows = tokens.dim(1);
+}
+
+Tensor OwnRows::of(const Tensor& x) const {
+  return pass_.split == nullptr || !x ? x : narrow(x, 1, first_, count_);
+}
+
+void OwnRows::place(LayerContext& ctx) const {
+  if (pass_.split != nullptr) ctx.position += first_;
+}
+
+Tensor OwnRows::share(const Tensor& mean, const Tensor& targets) const {
+  if (pass_.split == nullptr) return mean;
+  const auto own = static_cast<double>(count_targets(of(targets)));
+  const auto all = static_cast<double>(std::max<int64_t>(count_targets(targets), 1));
+  return mul(mean, own / all);
+}
+
+std::vector<AuxiliaryLoss> OwnRows::share(std::vector<AuxiliaryLoss> losses) const {
+  if (pass_.split == nullptr) return losses;
+  for (AuxiliaryLoss& loss : losses) loss.value = mul(loss.value, 1.0 / pass_.split->size());
+  return losses;
+}
+
+}  // namespace longspan

@@ -210,6 +210,16 @@ void RoutingTransformer::visit_more(Visitor& v) {
   v("embed.projection", projection_)("head.projection", head_projection_);
 }
 
+std::vector<int64_t> RoutingTransformer::divided_heads() const {
+  const RoutingConfig& c = config_;
+  std::vector<int64_t> all{c.heads()};
+  if (c.routing_layers != 0 && c.routing_heads > 0) {
+    all.push_back(c.routing_heads);
+    if (c.local_heads > 0) all.push_back(c.local_heads);
+  }
+  return all;
+}
+
 LayerContext RoutingTransformer::layer_context(int64_t /*queries*/, int64_t /*keys*/,
                                                int64_t first_key) const {
   LayerContext ctx;

@@ -151,7 +151,7 @@ class RoutingTransformer final : public CausalDecoder, public BeginsWithData, pu
   /// For a layer without routing heads. Throws NotImplemented for the others, whose attention
   /// depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  std::vector<int64_t> divided_heads() const override { return {}; }
+  std::vector<int64_t> divided_heads() const override;
   /// With centroid_init = data, places the centroids of the layers, the first one first, by the
   /// rows that they get of these tokens. Throws ValueError if there are fewer than clusters.
   void begin_training(const Tensor& tokens, Generator gen) override;

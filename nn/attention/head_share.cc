@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "ops/copy.h"
 #include "ops/exchange.h"
 #include "ops/index.h"
 #include "ops/patterns/layout_cache.h"
@@ -35,6 +36,20 @@ AttentionPattern HeadShare::of(const AttentionPattern& pattern) const {
   AttentionPattern own = pattern;
   own.layout = with_heads(pattern.layout, own_.first, own_.count);
   return own;
+}
+
+ScoreTerms HeadShare::of(ScoreTerms terms) const {
+  const auto own = [&](const Tensor& table, int rank) {
+    return table && table.rank() == rank ? of(table, 0) : table;
+  };
+  terms.relation_key = own(terms.relation_key, 3);
+  terms.relation_bias = own(terms.relation_bias, 2);
+  terms.relation_value = own(terms.relation_value, 3);
+  return terms;
+}
+
+Tensor HeadShare::among_all(const Tensor& x, int axis) const {
+  return divided() ? pad(x, axis, own_.first, heads_ - own_.first - own_.count) : x;
 }
 
 Pass HeadShare::site(const Pass& pass) const {

@@ -5,6 +5,7 @@
 #include "core/generator.h"
 #include "core/ranks/sequence_split.h"
 #include "nn/layers.h"
+#include "ops/attention/block_attention.h"
 #include "ops/patterns/pattern.h"
 
 namespace longspan {
@@ -28,6 +29,11 @@ class HeadShare {
   /// The layer whose outputs are those of this share, `width` columns for each head.
   Linear of(const Linear& all, int64_t width) const;
   AttentionPattern of(const AttentionPattern& pattern) const;
+  /// The terms whose tables are those of this share.
+  ScoreTerms of(ScoreTerms terms) const;
+  /// x, whose axis `axis` has an entry for each head of this share, with zeros for the other heads:
+  /// those of all processes add up to all.
+  Tensor among_all(const Tensor& x, int axis) const;
   /// The pass of an op inside attention, which draws for these heads.
   Pass site(const Pass& pass) const;
 

@@ -85,13 +85,8 @@ Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const Scor
 ScoreTerms MultiHead::terms(Projected& p, const LayerContext&, LayerMemory&) const {
   ScoreTerms t;
   t.scale = options_.scale;
-  if (!tables_) return t;
-  tables_.fill(t, p.q.dtype());
-  if (tables_.options.per_head) {
-    t.relation_key = p.share.of(t.relation_key, 0);
-    t.relation_value = p.share.of(t.relation_value, 0);
-  }
-  return t;
+  if (tables_) tables_.fill(t, p.q.dtype());
+  return p.share.of(std::move(t));
 }
 
 Projected MultiHead::gather_share(const Tensor& x, const LayerContext& ctx,

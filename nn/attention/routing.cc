@@ -118,11 +118,37 @@ RoutingAttention::Heads RoutingAttention::project(const Tensor& x) const {
   return h;
 }
 
+RoutingAttention::Heads RoutingAttention::shared(Heads h, const Pass& pass) const {
+  if (pass.split == nullptr) return h;
+  const RoutingOptions& o = options_;
+  std::vector<Tensor> values;
+  if (o.local_heads > 0) {
+    h.of_local = HeadShare(o.local_heads, pass);
+    h.local_q = h.of_local.to_heads(h.local_q);
+    h.local_k = h.of_local.to_heads(h.local_k);
+    values.push_back(h.of_local.to_heads(narrow(h.v, 1, 0, o.local_heads)));
+  }
+  if (o.routing_heads > 0) {
+    h.of_routing = HeadShare(o.routing_heads, pass);
+    // q, k and x are one tensor, or two.
+    const bool norms_both = o.norm == RoutingNorm::ln0;
+    const Tensor q = h.of_routing.to_heads(h.q);
+    const bool same = norms_both && o.share_qk;
+    const Tensor k = same ? q : h.of_routing.to_heads(h.k);
+    h.q = q;
+    h.k = k;
+    h.x = norms_both ? q : k;
+    values.push_back(h.of_routing.to_heads(narrow(h.v, 1, o.local_heads, o.routing_heads)));
+  }
+  h.v = values.size() == 1 ? values[0] : concat(values, 1);
+  return h;
+}
+
 RoutingAttention::Selection RoutingAttention::select(const Heads& h, const LayerContext& ctx,
                                                      bool training) const {
   const NoGrad off;
   const RoutingOptions& o = options_;
-  const Tensor& mu = centroids_.means();
+  const Tensor mu = h.of_routing.of(centroids_.means(), 0);
   Selection s;
   size_t next = 0;
   const auto choose = [&](Tensor& to, const Tensor& x, auto decide) {
@@ -152,16 +178,18 @@ Tensor RoutingAttention::local(const Heads& h, const LayerContext& ctx, const Sc
                                Pass pass) const {
   AttentionPattern pattern = ctx.pattern;
   if (ctx.lengths) pattern.mask.k_valid = pattern.q_valid = ctx.lengths;
-  return block_attention(h.local_q, h.local_k, narrow(h.v, 1, 0, options_.local_heads), pattern,
-                         terms, {options_.dropout, pass.at("local")})
+  const Tensor v = narrow(h.v, 1, 0, h.of_local.count(options_.local_heads));
+  return block_attention(h.local_q, h.local_k, v, h.of_local.of(pattern), h.of_local.of(terms),
+                         {options_.dropout, h.of_local.site(pass.at("local"))})
       .out;
 }
 
 GroupAttention RoutingAttention::routed(const Heads& h, const Selection& s, const ScoreTerms& terms,
                                         Pass pass) const {
   const RoutingOptions& o = options_;
-  const Tensor v = narrow(h.v, 1, o.local_heads, o.routing_heads);
-  const Dropout dropout{o.dropout, pass.at("routing")};
+  const int64_t count = h.of_routing.count(o.routing_heads);
+  const Tensor v = narrow(h.v, 1, h.v.dim(1) - count, count);
+  const Dropout dropout{o.dropout, h.of_routing.site(pass.at("routing"))};
   const bool same = o.share_qk && o.norm == RoutingNorm::ln0;
   const Tensor k = same ? Tensor{} : h.k;
   const OwnKey own = o.mask_self ? OwnKey::alone : OwnKey::seen;
@@ -172,7 +200,7 @@ GroupAttention RoutingAttention::routed(const Heads& h, const Selection& s, cons
 }
 
 Tensor RoutingAttention::commitment(const Heads& h, const Selection& s) const {
-  const Tensor& mu = centroids_.means();
+  const Tensor mu = h.of_routing.of(centroids_.means(), 0);
   const auto distance = [&](const Tensor& x, const Tensor& nearest) {
     Tensor own;
     {
@@ -193,6 +221,18 @@ Tensor RoutingAttention::commitment(const Heads& h, const Selection& s) const {
   return mul(queries, options_.commitment * (options_.norm == RoutingNorm::ln0 ? 2 : 1));
 }
 
+Statistics RoutingAttention::statistics(const Heads& h, const Selection& s,
+                                        const Tensor& memberships) const {
+  Statistics all = options_.share_qk ? centroids_.statistics({h.x}, {s.nearest}, memberships)
+                                     : centroids_.statistics(
+                                           {h.q, h.k}, {s.nearest, s.nearest_keys}, memberships);
+  // The last one counts tokens of all heads.
+  for (size_t i = 0; i + 1 < all.sums.size(); ++i) {
+    all.sums[i] = h.of_routing.among_all(all.sums[i], 0);
+  }
+  return all;
+}
+
 Tensor RoutingAttention::merge(const std::vector<Tensor>& heads) const {
   Tensor all = heads.size() == 1 ? heads[0] : concat(heads, 1);
   if (mix_.weight) all = mix_.forward(all);
@@ -202,26 +242,24 @@ Tensor RoutingAttention::merge(const std::vector<Tensor>& heads) const {
 Output RoutingAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
   const RoutingOptions& o = options_;
-  const Heads h = project(x);
+  const Heads h = shared(project(x), pass);
   Output result;
   result.memory = ctx.memory;
   std::vector<Tensor> parts;
   if (o.local_heads > 0) {
     ScoreTerms terms;
     if (local_tables_) local_tables_.fill(terms, x.dtype());
-    parts.push_back(local(h, ctx, terms, pass.at("attn")));
+    parts.push_back(h.of_local.to_rows(local(h, ctx, terms, pass.at("attn"))));
   }
   if (o.routing_heads > 0) {
     const Selection s = select(h, ctx, pass.training);
-    const GroupAttention own = routed(h, s, routing_terms(x.dtype()), pass.at("attn"));
-    parts.push_back(own.out);
+    const ScoreTerms terms = h.of_routing.of(routing_terms(x.dtype()));
+    const GroupAttention own = routed(h, s, terms, pass.at("attn"));
+    parts.push_back(h.of_routing.to_rows(own.out));
     result.choices = s.choices;
     if (pass.training) {
       if (o.commitment > 0) result.losses = {{"commitment", commitment(h, s)}};
-      result.statistics = {o.share_qk
-                               ? centroids_.statistics({h.x}, {s.nearest}, squeeze(own.groups, -1))
-                               : centroids_.statistics({h.q, h.k}, {s.nearest, s.nearest_keys},
-                                                       squeeze(own.groups, -1))};
+      result.statistics = {statistics(h, s, squeeze(own.groups, -1))};
     }
   }
   result.y = merge(parts);

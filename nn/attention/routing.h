@@ -7,6 +7,7 @@
 
 #include "nn/attention/centroids.h"
 #include "nn/attention/decoding_memory.h"
+#include "nn/attention/head_share.h"
 #include "nn/layers.h"
 #include "nn/position.h"
 #include "ops/attention/routing.h"
@@ -112,6 +113,8 @@ class RoutingAttention : public Layer {
   struct Heads {
     Tensor local_q, local_k, q, k, v;
     Tensor x;  // what is clustered: q, or k where only keys are normalised
+    // Which of the local and of the routing heads they are.
+    HeadShare of_local, of_routing;
   };
   /// What routing heads decide: i32 [B, Hr, L] and [B, Hr, k, w]. Those of keys are undefined if
   /// these are the queries.
@@ -121,6 +124,8 @@ class RoutingAttention : public Layer {
   };
   bool recent() const { return options_.select == RoutingSelect::argmax_recent; }
   Heads project(const Tensor& x) const;
+  /// The heads of this process, over all rows, from those of its rows.
+  Heads shared(Heads heads, const Pass& pass) const;
   Selection select(const Heads& heads, const LayerContext& ctx, bool training) const;
   ScoreTerms routing_terms(DType dtype) const;
   Tensor local(const Heads& heads, const LayerContext& ctx, const ScoreTerms& terms,
@@ -128,6 +133,7 @@ class RoutingAttention : public Layer {
   GroupAttention routed(const Heads& heads, const Selection& s, const ScoreTerms& terms,
                         Pass pass) const;
   Tensor commitment(const Heads& heads, const Selection& s) const;
+  Statistics statistics(const Heads& heads, const Selection& s, const Tensor& memberships) const;
   Tensor merge(const std::vector<Tensor>& heads) const;  // [B, .., L, d] each -> [B, L, D]
   Output decode(const Tensor& x, const LayerContext& ctx) const;
   RoutingGroups groups_of(const Heads& prompt, const Selection& s) const;

@@ -152,7 +152,9 @@ Tensor with_alone(const Tensor& others, const Tensor& v, const Tensor& alone,
     Shape rows = others.shape();
     rows[3] = 1;
     const Tensor one = ones(rows, others.dtype(), others.device());
-    own = mul(own, longspan::dropout(one, dropout.p, dropout.pass.at("alone")));
+    Pass site = dropout.pass.at("alone");
+    site.row = site.head * rows[2];  // the rows of the groups before
+    own = mul(own, longspan::dropout(one, dropout.p, site));
   }
   return where(alone, own, others);
 }
@@ -202,6 +204,12 @@ void require_ascending(const char* op, const Tensor& lists, const char* name) {
   }
 }
 
+/// The dropout of groups, of which each head has so many: they take the place of heads.
+Dropout of_groups(Dropout dropout, int64_t groups) {
+  dropout.pass.head *= groups;
+  return dropout;
+}
+
 /// The rows of groups [G, 1, w, d] added up at their positions, [B, H, L, d].
 Tensor scattered(const Tensor& rows, const Tensor& lists, const Tensor& like) {
   const int64_t n = lists.dim(2), width = rows.dim(3);
@@ -232,10 +240,11 @@ GroupAttention attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& 
   const Tensor others = k || keys ? detail::gathered(k ? k : q, lists_of_keys) : rows;
   const Tensor values = detail::gathered(v, lists_of_keys);
   if (own == OwnKey::alone) pattern.rules.front().window.right = -1;
-  Tensor o = block_attention(rows, others, values, pattern, terms, dropout).out;
+  const Dropout drawn = of_groups(dropout, queries.dim(2));
+  Tensor o = block_attention(rows, others, values, pattern, terms, drawn).out;
   if (own == OwnKey::alone) {  // the first of a group sees no other
     const Tensor place = reshape(iota(rows.dim(2), DType::i64, q.device()), {1, 1, rows.dim(2), 1});
-    o = detail::with_alone(o, values, equal(place, zeros_like(place)), terms, dropout);
+    o = detail::with_alone(o, values, equal(place, zeros_like(place)), terms, drawn);
   }
   const Tensor lists = flatten(queries, 2, 3);  // [B, H, c w]
   GroupAttention result;

@@ -1,6 +1,7 @@
 // longspan memory: predicts the memory of training steps before anything runs.
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 
 #include "app/commands.h"
@@ -15,11 +16,25 @@ namespace {
 struct Options {
   ByteSize budget;
   bool json = false, terms = false;
-  int64_t ranks = 1;
-  void visit(auto& v) {
-    v("budget", budget)("json", json)("terms", terms)("ranks", ranks, range::positive);
-  }
+  std::string ranks = "1";
+  void visit(auto& v) { v("budget", budget)("json", json)("terms", terms)("ranks", ranks); }
 };
+
+/// Sets the processes of a run, and with "4,2" how many of them compute a sequence together.
+void set_ranks(RunConfig& config, const std::string& text) {
+  int64_t ranks = 0, together = config.ranks.sequence;
+  const char* const end = text.data() + text.size();
+  auto [at, error] = std::from_chars(text.data(), end, ranks);
+  if (error == std::errc{} && at != end && *at == ',') {
+    const auto rest = std::from_chars(at + 1, end, together);
+    at = rest.ptr;
+    error = rest.ec;
+  }
+  require(error == std::errc{} && at == end && ranks >= 1 && together >= 1, "--ranks",
+          "got \"{}\"; expected a number of processes, or with those of a sequence, as 4,2", text);
+  config.processes = ranks;
+  config.ranks.sequence = together;
+}
 
 /// The largest sizes that fit in a budget with a strategy; -1: not computed.
 struct Largest {
@@ -192,7 +207,9 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
 int memory_command(int argc, const char* const* argv) {
   const Flag own[] = {
       {"--budget", "memory.budget", "bytes that a run may need, as 4GiB: adds what fits"},
-      {"--ranks", "memory.ranks", "processes of the run: the memory of the fullest"},
+      {"--ranks", "memory.ranks",
+       "processes of the run, or 4,2 where 2 compute a sequence together: the memory of the "
+       "fullest"},
       {"--terms", "memory.terms", "also what the forward pass keeps, as formulas", true},
       {"--json", "memory.json", "a JSON line for each strategy, in bytes", true}};
   CommandLine line = read_command_line(
@@ -209,7 +226,7 @@ int memory_command(int argc, const char* const* argv) {
   const std::string sizes = fill_sizes(config, settings);
   if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
   require_used(line, config);
-  config.processes = o.ranks;
+  set_ranks(config, o.ranks);
   set_process(config);  // affects workspace
   say_positions(config);
   const StepPlanner planner(config);

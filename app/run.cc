@@ -1,5 +1,8 @@
 #include "app/run.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -8,9 +11,12 @@
 #include <utility>
 
 #include "app/run_folder.h"
+#include "app/tasks/task.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "data/data_sets.h"
+#include "models/all/registry.h"
+#include "models/capabilities.h"
 #include "train/log.h"
 #include "train/owned_parameters.h"
 #include "train/state.h"
@@ -158,6 +164,46 @@ void require_length(const RunConfig& config, const LanguageModel& model) {
   require(config.length <= longest, "length",
           "got {}; {} takes at most {} tokens: choose a shorter --length or a larger model.n_max",
           config.length, config.model_name, longest);
+}
+
+void require_sequence(const RunConfig& c, const LanguageModel& model) {
+  const int64_t together = c.ranks.sequence;
+  if (together == 1) return;
+  constexpr const char* whole =
+      "or ranks.sequence to 1, so that processes compute batches of their "
+      "own";
+  require(
+      c.processes % together == 0, "ranks",
+      "ranks.sequence is {}, and there {} {} process{}; start a multiple of {} with mpirun -np, "
+      "or set ranks.sequence to 1",
+      together, c.processes == 1 ? "is" : "are", c.processes, c.processes == 1 ? "" : "es",
+      together);
+  require(c.batch == 1, "ranks",
+          "batch is {}, and processes split one sequence at a time; set batch to 1, and accumulate "
+          "to the number of sequences, {}",
+          c.batch, whole);
+  require(c.of_task->splits_sequences(), "ranks",
+          "the losses of {} are not means over tokens, which is all that processes split; set "
+          "ranks.sequence to 1, so that they compute batches of their own",
+          c.task);
+  const auto* const splits = ask<SplitsSequences>(model);
+  require(splits != nullptr, "ranks",
+          "{} splits no sequence over processes; set ranks.sequence to 1, so that they compute "
+          "batches of their own, or choose one of: {}",
+          c.model_name,
+          fmt::join(models_that([](const LanguageModel& other) {
+                      return ask<SplitsSequences>(other) != nullptr;
+                    }),
+                    ", "));
+  for (const int64_t heads : splits->divided_heads()) {
+    require(
+        heads % together == 0, "ranks",
+        "the {} heads of {} cannot be divided by {} processes; set ranks.sequence to a divisor, "
+        "{}",
+        heads, c.model_name, together, whole);
+  }
+  require(c.length >= together, "ranks", "{} tokens cannot be split by {} processes", c.length,
+          together);
 }
 
 void Position::add(double loss) {

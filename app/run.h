@@ -90,6 +90,8 @@ void require_same_model(const Settings& stored, const Settings& asked, const std
 
 /// Throws ValueError if segments, or sources, are longer than the model takes.
 void require_length(const RunConfig& config, const LanguageModel& model);
+/// Throws ValueError if the processes of the run cannot divide sequences as ranks.sequence says.
+void require_sequence(const RunConfig& config, const LanguageModel& model);
 
 /// The progress of a run. With the tensors and the loss scale, it is everything needed to resume.
 struct Position {

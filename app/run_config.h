@@ -47,8 +47,10 @@ struct RunConfig {
   std::string tokenizer;          ///< for bytes; empty: raw bytes
   int64_t length = 0, batch = 0, accumulate = 1;
   int64_t processes = 1;  ///< that mpirun has started; no part of config.toml
+  /// Batches that processes compute at the same time: one each, or some together.
+  int64_t groups() const { return std::max<int64_t>(processes / ranks.sequence, 1); }
   /// Batches of a step, of all processes together.
-  int64_t batches_per_step() const { return accumulate * processes; }
+  int64_t batches_per_step() const { return accumulate * groups(); }
   int64_t steps = 0;   ///< 0: no limit except `seconds`
   double seconds = 0;  ///< 0: no limit except `steps`
   uint64_t seed = 1;
@@ -122,10 +124,13 @@ struct RunConfig {
   /// Several processes that train together.
   struct Ranks {
     double timeout = 300;
-    bool overlap = true;  ///< gradients go out during the backward pass
+    int64_t sequence = 1;  ///< processes that compute each batch together
+    bool overlap = true;   ///< gradients go out during the backward pass
     void visit(auto& v) {
       v("timeout", timeout, range::positive,
         "seconds after which a process that does not answer ends the run");
+      v("sequence", sequence, range::positive,
+        "processes that compute each sequence together, with some of its rows each");
       v("overlap", overlap, "send gradients during the backward pass, not after it");
     }
   } ranks;

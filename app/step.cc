@@ -6,6 +6,7 @@
 #include "app/pictures.h"
 #include "app/run.h"
 #include "app/tasks/table.h"
+#include "app/training_steps.h"
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
@@ -20,7 +21,6 @@
 #include "ops/patterns/layout_cache.h"
 #include "train/config.h"
 #include "train/gradient_fold.h"
-#include "train/owned_parameters.h"
 #include "train/segments.h"
 #include "train/weight_average.h"
 
@@ -65,19 +65,22 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
 /// the one before. A memory of projected keys and values grows, and moves to new memory of twice
 /// the size that it needs then (nn/attention/decoding_memory.h), until it moves from one of full
 /// size to another. Where segments are much shorter than it is, longer ones stand for them.
-void validate_on(const LanguageModel& model, const RunConfig& c, Device device) {
+void validate_on(const LanguageModel& model, const RunConfig& c, Device device,
+                 const SequenceSplit* split) {
   const NoGrad off;
   const Scoring exact;
   HeldByPass held;
   std::vector<SegmentMemory> memory;
-  memory.push_back(evaluation_memory(model, c.batch));
+  memory.push_back(split != nullptr ? empty_memory(model, c.batch)
+                                    : evaluation_memory(model, c.batch));
   int64_t length = c.length, segments = 2;
   if (memory.front().projected) {
     const int64_t rows = memory_length(model);
     length = std::max(length, std::min(rows / 12, model.max_length()));
     segments = 8 + 4 * rows / length;
   }
-  const auto forward = forward_of(model, c, device, false, held, memory, Pass{}, length);
+  const auto forward =
+      forward_of(model, c, device, false, held, memory, Pass{.split = split}, length);
   for (int64_t i = 0; i < segments; ++i) {
     forward();
     memory.front() = std::move(held.losses.memory);
@@ -186,20 +189,22 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device, const Inspec
   for (int rank = 0; rank < size; ++rank) {
     if (size > few && rank > 0 && rank + 1 < size) continue;
     const auto ranks = Communicator::rehearsed(rank, size);
-    OwnedParameters owned(*ranks);
-    StepMemory m = step_of(&owned, device, inspect, macs);
+    SharedTraining shared(*ranks, static_cast<int>(config_.ranks.sequence));
+    StepMemory m = step_of(&shared, device, inspect, macs);
     if (rank == 0 || m.peak() > largest.peak()) largest = std::move(m);
   }
   return largest;
 }
 
-StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Inspect& inspect,
+StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Inspect& inspect,
                                 bool macs) const {
   const RunConfig& c = config_;
+  OwnedParameters* const owned = shared != nullptr ? &shared->owned : nullptr;
   const Usage base = memory_tracker(device).live();
   const std::unique_ptr<LanguageModel> model =
       c.model->build(Init{Generator{c.seed}.fork("init"), device});
   require_length(c, *model);
+  require_sequence(c, *model);
   const int64_t gathered = owned == nullptr || owned->ranks().rank() != 0
                                ? 0
                                : bytes_of_states(c, named_parameters(*model));
@@ -212,7 +217,10 @@ StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Ins
   const bool graph = recorded_ && !inspect && !waits && owned == nullptr;
   const std::function<Tensor()> forward =
       forward_of(*model, c, device, graph, results.held, results.memories.now,
-                 Pass{.training = true, .gen = Generator{c.seed}.fork("step")}, c.length);
+                 Pass{.training = true,
+                      .gen = Generator{c.seed}.fork("step"),
+                      .split = shared != nullptr ? shared->split() : nullptr},
+                 c.length);
   const ReconstructionErrorMonitor inversion;  // as in training runs
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
@@ -224,7 +232,7 @@ StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Ins
                          .graph = graph};
   const auto round = [&] {
     if (owned != nullptr) {
-      owned->begin(c.processes);
+      owned->begin(c.groups());
       owned->backward(forward());
     } else {
       backward(forward());
@@ -263,12 +271,12 @@ StepMemory StepPlanner::step_of(OwnedParameters* owned, Device device, const Ins
   };
   m.evaluation_peak = peak_of([&] {
     const WeightAverage::Instead instead(average);
-    validate_on(*model, c, device);
+    validate_on(*model, c, device, shared != nullptr ? shared->split() : nullptr);
   });
   m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
   if (gathered > 0) {
     const int64_t waiting = waits ? m.parameter : 0;
-    const int64_t others = results.memories.bytes * (c.processes - 1);
+    const int64_t others = results.memories.bytes * (c.groups() - 1);
     m.evaluation_peak = std::max(m.evaluation_peak, peak_of([] {}) + gathered + waiting + others);
   }
   return m;

@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-class OwnedParameters;
+struct SharedTraining;
 
 /// The settings of a run that determine its memory; the rest of its configuration is fixed.
 struct StepShape {
@@ -68,7 +68,7 @@ class StepPlanner {
 
  private:
   /// The step of the configuration as it is; `owned`: of one of several processes.
-  StepMemory step_of(OwnedParameters* owned, Device device, const Inspect& inspect,
+  StepMemory step_of(SharedTraining* shared, Device device, const Inspect& inspect,
                      bool macs) const;
 
   RunConfig& config_;

@@ -110,12 +110,17 @@ void keep_batches(const CommandLine& line, const Beginning& beginning, int64_t p
   const int64_t all = batches != nullptr  ? batches->integer()
                       : before != nullptr ? before->value.integer()
                                           : 1;
-  require(
-      all % processes == 0, "--resume",
-      "the run in {} has {} batches in each step, and there are {} processes; expected a number "
-      "of processes that divides them, or --set accumulate=N for another number of batches",
-      beginning.out, all, processes);
-  settings.push_back({"accumulate", Json(all / processes), "--resume"});
+  RunConfig::Ranks ranks;  // of the command line, as a text, or of the run
+  if (const Setting* sequence = last_setting(settings, "ranks.sequence")) {
+    set_fields(ranks, {{"sequence", sequence->value, sequence->origin, sequence->text}});
+  }
+  const int64_t groups = std::max<int64_t>(processes / ranks.sequence, 1);
+  require(all % groups == 0, "--resume",
+          "the run in {} has {} batches in each step, and {} processes compute {} at a time; "
+          "expected a number of processes that divides them, or --set accumulate=N for another "
+          "number of batches",
+          beginning.out, all, processes, groups);
+  settings.push_back({"accumulate", Json(all / groups), "--resume"});
 }
 
 /// Returns the configuration of the run: that of the run folder if it continues, changed by the

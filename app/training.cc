@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/kernels/copy.h"
 #include "data/io/files.h"
+#include "models/scoring.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/optim.h"
@@ -161,10 +162,11 @@ Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
       data(open_task_data(run)),
       loss_scale(make_loss_scale(run.config)) {
   const RunConfig& c = run.config;
+  require_sequence(c, *run.model);
   data->prepare();
   state = named_state(*run.model);
   if (ranks != nullptr && ranks->size() > 1) {
-    shared = std::make_unique<SharedTraining>(*ranks);
+    shared = std::make_unique<SharedTraining>(*ranks, static_cast<int>(c.ranks.sequence));
     shared->owned.overlap = c.ranks.overlap;
   }
   optimizer =
@@ -374,14 +376,19 @@ TensorList Prepared::progress() const {
   if (average) {
     for (NamedTensor& t : average->state()) all.push_back(std::move(t));
   }
-  std::copy_if(own.begin(), own.end(), std::back_inserter(memory),
-               [](const NamedTensor& t) { return t.name.starts_with("memory."); });
+  // Those that compute a batch together have the same memories.
+  const int together = shared->sequence.size();
+  if (shared->sequence.index() == 0) {
+    std::copy_if(own.begin(), own.end(), std::back_inserter(memory),
+                 [](const NamedTensor& t) { return t.name.starts_with("memory."); });
+  }
   const std::vector<TensorList> memories_of =
       to_first(shared->ranks, memory, "the memories of streams");
   if (!is_first()) return {};
   for (size_t i = 0; i < memories.size(); ++i) {
     const std::string prefix = fmt::format("memory.{}.", i);
-    for (const NamedTensor& t : memories_of[i % memories_of.size()]) {
+    const size_t rank = i * static_cast<size_t>(together) % memories_of.size();
+    for (const NamedTensor& t : memories_of[rank]) {
       if (t.name.starts_with(prefix)) all.push_back(t);
     }
   }
@@ -664,8 +671,9 @@ void Training::log_step() {
     for (const auto& [name, value] : remarks->log_values()) values.emplace_back(name, value);
   }
   if (p_.shared) {
-    values.emplace_back("exposed_seconds", p_.shared->owned.exposed_seconds());
-    values.emplace_back("sent_bytes", p_.shared->ranks.sent_bytes());
+    const SharedTraining& s = *p_.shared;
+    values.emplace_back("exposed_seconds", s.owned.exposed_seconds() + s.group->waited_seconds());
+    values.emplace_back("sent_bytes", s.ranks.sent_bytes() + s.group->sent_bytes());
   }
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);
@@ -696,6 +704,8 @@ void Training::validate() {
   Members figures;
   {
     const WeightAverage::Instead instead(p_.average);
+    std::optional<DividedScoring> divided;
+    if (p_.shared) divided.emplace(p_.shared->ranks, p_.shared->sequence);
     if (c_.best_by.empty()) {
       valid_ = p_.data->bits("valid");
     } else {

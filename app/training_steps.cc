@@ -140,9 +140,13 @@ const SegmentMemory& TrainingSteps::memory_of(int64_t i) const {
 
 double TrainingSteps::loss_of(int64_t step) const {
   const NoGrad off;
-  const int64_t own = shared_ == nullptr ? 0 : shared_->ranks.rank();
-  return task_data_.forward(step * run_.config.batches_per_step() + own, memory_of(own), Pass{})
-      .losses.loss.item();
+  const int64_t own = shared_ == nullptr ? 0 : shared_->index();
+  Pass pass;
+  if (shared_ != nullptr) pass.split = shared_->split();
+  const double loss =
+      task_data_.forward(step * run_.config.batches_per_step() + own, memory_of(own), pass)
+          .losses.loss.item();
+  return shared_ == nullptr ? loss : sum_of_shares(*shared_->group, loss);
 }
 
 double TrainingSteps::unit_of(const RunConfig& c, const TaskData& data) {
@@ -170,7 +174,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   for (int64_t i = 0; i < batches; ++i) {
     if (!is_own_batch(shared_, i)) continue;
     auto [result, tokens, counted] =
-        task_data_.forward(step * batches + i, memory_of(i), pass.at(static_cast<uint64_t>(i)));
+        task_data_.forward(step * batches + i, memory_of(i), pass_of(pass, i));
     if (unit == 0) unit = static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
     const Tensor total = total_of(result, weight / steps * factor);
@@ -184,13 +188,7 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
     for (const AuxiliaryLoss& a : result.auxiliary)
       own.auxiliary.emplace_back(a.name, a.value.item());
     own.statistics = std::move(result.statistics);
-    if (shared_ == nullptr) {
-      add_report(std::move(own), unit, done, all);
-      continue;
-    }
-    for (BatchReport& report : exchanged(shared_->ranks, std::move(own), modules_)) {
-      add_report(std::move(report), unit, done, all);
-    }
+    add_reports(std::move(own), unit, done, all);
   }
   targets_ += all;
   done.scored = all > 0;
@@ -204,7 +202,22 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
 }
 
 bool is_own_batch(const SharedTraining* shared, int64_t i) {
-  return shared == nullptr || i % shared->ranks.size() == shared->ranks.rank();
+  return shared == nullptr || i % shared->owned.groups() == shared->index();
+}
+
+Pass TrainingSteps::pass_of(const Pass& step, int64_t batch) const {
+  Pass pass = step.at(static_cast<uint64_t>(batch));
+  if (shared_ != nullptr) pass.split = shared_->split();
+  return pass;
+}
+
+void TrainingSteps::add_reports(BatchReport own, double unit, StepResult& done, double& all) {
+  if (shared_ == nullptr) return add_report(std::move(own), unit, done, all);
+  std::vector<BatchReport> reports = exchanged(shared_->ranks, std::move(own), modules_);
+  const auto together = static_cast<size_t>(shared_->sequence.size());
+  for (size_t first = 0; first < reports.size(); first += together) {
+    add_report(sum_of_shares(std::span(reports).subspan(first, together)), unit, done, all);
+  }
 }
 
 void TrainingSteps::add_report(BatchReport report, double unit, StepResult& done, double& all) {

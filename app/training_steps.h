@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "app/run.h"
 #include "app/tasks/task_data.h"
 #include "core/ranks/communicator.h"
+#include "core/ranks/sequence_split.h"
 #include "nn/after_step.h"
 #include "train/log.h"
 #include "train/optimizer.h"
@@ -30,9 +32,18 @@ struct StepResult {
 
 /// What several processes of a run share.
 struct SharedTraining {
-  explicit SharedTraining(Communicator& of) : ranks(of), owned(of) {}
+  /// `together`: so many processes compute each batch (RunConfig::Ranks::sequence).
+  SharedTraining(Communicator& of, int together)
+      : ranks(of), owned(of, together), group(of.group(together)), sequence(*group) {}
+  /// What the passes of models get: null if each process computes batches by itself.
+  const SequenceSplit* split() const { return sequence.size() > 1 ? &sequence : nullptr; }
+  /// The batch of each round that this process computes, or takes part in.
+  int index() const { return ranks.rank() / sequence.size(); }
+
   Communicator& ranks;
   OwnedParameters owned;
+  std::unique_ptr<Communicator> group;  ///< those that compute the same batches
+  SequenceSplit sequence;
 };
 
 /// Whether this process computes batch i of a step.
@@ -107,6 +118,10 @@ class TrainingSteps {
   void begin_streams(int64_t step);
   /// Adds what the passes of one batch, of any process, have found.
   void add_report(BatchReport report, double unit, StepResult& done, double& all);
+  /// Adds what all processes have found of the batches of a round.
+  void add_reports(BatchReport own, double unit, StepResult& done, double& all);
+  /// The pass of a model that this process computes, or its share of.
+  Pass pass_of(const Pass& step, int64_t batch) const;
   /// Returns the memory of batch i of a step before the step.
   const SegmentMemory& memory_of(int64_t i) const;
 

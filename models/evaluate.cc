@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "core/ranks/packed.h"
 #include "models/scoring.h"
 #include "ops/copy.h"
 #include "ops/reduce.h"
@@ -16,12 +17,32 @@ struct ScoredWindow {
   int64_t begin, length, counted;
 };
 
+/// The pass of scoring: with DividedScoring, of this process's rows.
+Pass scoring_pass() {
+  Pass pass;
+  pass.split = DividedScoring::split();
+  return pass;
+}
+
+/// Returns the mean loss of all targets, of which processes that split a sequence have shares.
+double whole(const Tensor& loss) {
+  const SequenceSplit* const split = DividedScoring::split();
+  if (split == nullptr) return loss.item();
+  Packer mine;
+  mine.put(loss.item());
+  double sum = 0;
+  for (const std::string& share : split->group().gather(mine.taken(), "the score of a batch")) {
+    sum += Unpacker(share).value<double>();
+  }
+  return sum;
+}
+
 /// Scores these targets with the mean loss that losses() computes.
 Score score_of(const Tensor& targets, auto losses) {
   const NoGrad off;
   const Scoring exact;
   Score s{.count = count_targets(targets)};
-  if (s.count > 0) s.nats = losses().loss.item() * static_cast<double>(s.count);
+  if (s.count > 0) s.nats = whole(losses().loss) * static_cast<double>(s.count);
   return s;
 }
 
@@ -73,25 +94,57 @@ Answers count_right(const Tensor& logits, const Tensor& targets) {
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
   return score_of(targets, [&] {
-    return model.loss(tokens, targets, evaluation_memory(model, tokens.dim(0)), Pass{});
+    return model.loss(tokens, targets, scoring_memory(model, tokens.dim(0)), scoring_pass());
   });
+}
+
+SegmentMemory scoring_memory(const LanguageModel& model, int64_t batch) {
+  return DividedScoring::split() != nullptr ? empty_memory(model, batch)
+                                            : evaluation_memory(model, batch);
+}
+
+void ScoreSum::add(const std::function<Score()>& next) {
+  const DividedScoring* const divided = DividedScoring::current();
+  const int64_t i = count_++;
+  if (divided == nullptr || i % divided->groups() == divided->group()) own_.push_back(next());
+}
+
+Score ScoreSum::total() {
+  const DividedScoring* const divided = DividedScoring::current();
+  Score sum;
+  if (divided == nullptr) {
+    for (const Score& s : own_) sum += s;
+    return sum;
+  }
+  Packer mine;
+  for (const Score& s : own_) mine.put(s);
+  const std::vector<std::string> all = divided->ranks().gather(mine.taken(), "scores");
+  std::vector<Unpacker> of_group;
+  for (int g = 0; g < divided->groups(); ++g) {
+    of_group.emplace_back(all[static_cast<size_t>(g * divided->together())]);
+  }
+  for (int64_t i = 0; i < count_; ++i) {
+    sum += of_group[static_cast<size_t>(i % divided->groups())].value<Score>();
+  }
+  return sum;
 }
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets,
             SegmentMemory& memory) {
   const NoGrad off;
   const Scoring exact;
-  auto losses = model.loss(tokens, targets, memory, Pass{});
+  auto losses = model.loss(tokens, targets, memory, scoring_pass());
   memory = std::move(losses.memory);
   Score s{.count = count_targets(targets)};
-  if (s.count > 0) s.nats = losses.loss.item() * static_cast<double>(s.count);
+  if (s.count > 0) s.nats = whole(losses.loss) * static_cast<double>(s.count);
   return s;
 }
 
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets) {
   const auto& writer = need<WritesSequences>(model);
-  return score_of(targets, [&] { return writer.sequence_loss(source, tokens, targets, Pass{}); });
+  return score_of(targets,
+                  [&] { return writer.sequence_loss(source, tokens, targets, scoring_pass()); });
 }
 
 Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,

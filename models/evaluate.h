@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "core/tensor.h"
 #include "models/capabilities.h"
@@ -49,22 +51,42 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets,
             SegmentMemory& memory);
 
+/// Adds up scores of batches, in their order. With DividedScoring each is computed by one process,
+/// or by those of one group, and all processes make the same calls and get the same sum.
+class ScoreSum {
+ public:
+  /// The next score; other processes' are not computed.
+  void add(const std::function<Score()>& next);
+  /// To be called once, after the last.
+  Score total();
+
+ private:
+  std::vector<Score> own_;
+  int64_t count_ = 0;
+};
+
+/// Returns the memory that segments are scored after: Streams::evaluation_memory(), or where
+/// processes split sequences, which do not decode, empty_memory().
+SegmentMemory scoring_memory(const LanguageModel& model, int64_t batch);
+
 /// Scores all batches of a container with size() and batches[i], e.g. EvaluationSegments.
 template <class Batches>
 Score score_all(const LanguageModel& model, const Batches& batches) {
-  Score all;
+  ScoreSum all;
   for (int64_t i = 0; i < batches.size(); ++i) {
-    const auto batch = batches[i];
-    all += score(model, batch.tokens, batch.targets);
+    all.add([&] {
+      const auto batch = batches[i];
+      return score(model, batch.tokens, batch.targets);
+    });
   }
-  return all;
+  return all.total();
 }
 
 /// Scores segments of `streams` streams in turn, e.g. EvaluationStreams, the memory passed on from
-/// Streams::evaluation_memory().
+/// scoring_memory().
 template <class Batches>
 Score score_streams(const LanguageModel& model, const Batches& batches, int64_t streams) {
-  SegmentMemory memory = evaluation_memory(model, streams);
+  SegmentMemory memory = scoring_memory(model, streams);
   Score all;
   for (int64_t i = 0; i < batches.size(); ++i) {
     const auto batch = batches[i];

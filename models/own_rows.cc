@@ -34,6 +34,7 @@ void OwnRows::place(LayerContext& ctx) const {
 
 Tensor OwnRows::share(const Tensor& mean, const Tensor& targets) const {
   if (pass_.split == nullptr) return mean;
+  if (targets.device() == meta_device) return mul(mean, 1.0 / pass_.split->size());
   const auto own = static_cast<double>(count_targets(of(targets)));
   const auto all = static_cast<double>(std::max<int64_t>(count_targets(targets), 1));
   return mul(mean, own / all);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/ranks/sequence_split.h"
+
 namespace longspan {
 
 /// While one exists, means of the losses of tokens that models of this thread return outside
@@ -18,6 +20,38 @@ class Scoring {
 
  private:
   static inline thread_local int64_t count_ = 0;
+};
+
+/// While one exists, this thread shares scoring with the other processes, which score the same:
+/// ScoreSum deals its batches among groups of processes, and those of a group split sequences.
+class DividedScoring {
+ public:
+  /// Keeps references. Groups are made of ranks in order, as `sequence` divides them.
+  DividedScoring(Communicator& ranks, const SequenceSplit& sequence)
+      : ranks_(ranks), sequence_(sequence), outer_(current_) {
+    current_ = this;
+  }
+  ~DividedScoring() { current_ = outer_; }
+  DividedScoring(const DividedScoring&) = delete;
+  DividedScoring& operator=(const DividedScoring&) = delete;
+
+  /// Null if there is none.
+  static const DividedScoring* current() { return current_; }
+  /// What the passes of models get: null if each process scores batches by itself.
+  static const SequenceSplit* split() {
+    return current_ != nullptr && current_->sequence_.size() > 1 ? &current_->sequence_ : nullptr;
+  }
+
+  Communicator& ranks() const { return ranks_; }
+  int together() const { return sequence_.size(); }
+  int groups() const { return ranks_.size() / together(); }
+  int group() const { return ranks_.rank() / together(); }
+
+ private:
+  Communicator& ranks_;
+  const SequenceSplit& sequence_;
+  DividedScoring* outer_;
+  static inline thread_local DividedScoring* current_ = nullptr;
 };
 
 }  // namespace longspan

@@ -12,6 +12,7 @@
 #include "autograd/leaf_watch.h"
 #include "autograd/node.h"
 #include "core/error.h"
+#include "core/kernels/gradient.h"
 #include "core/ranks/packed.h"
 #include "ops/copy.h"
 #include "ops/optim.h"
@@ -142,8 +143,9 @@ int64_t OwnedParameters::count(size_t parameter, int rank) const {
 }
 
 void OwnedParameters::begin(int64_t batches) {
-  require(batches % ranks_.size() == 0, kOp,
-          "got {} batches for {} ranks; expected as many for each", batches, ranks_.size());
+  require(batches % groups() == 0, kOp,
+          "got {} batches for {} ranks, {} of which compute one; expected as many for each",
+          batches, ranks_.size(), together_);
   batches_ = batches;
   next_ = 0;
   sums_.emplace(parts_.size(), batches, GradientFold::default_group);
@@ -203,7 +205,7 @@ void OwnedParameters::backward(const Tensor& loss) {
   while (started_ < buckets_.size()) start_next();
   const size_t finished = started_ - std::min(started_, kUnderWay);
   for (size_t b = finished; b < buckets_.size(); ++b) finish(buckets_[b]);
-  next_ += ranks_.size();
+  next_ += groups();
 }
 
 void OwnedParameters::complete(size_t i) {
@@ -262,21 +264,29 @@ void OwnedParameters::start(Bucket& bucket) {
   bucket.pending = ranks_.start(out, in, "gradients");
 }
 
+Tensor OwnedParameters::sum_of_group(Bucket& bucket, size_t k, int group) const {
+  Tensor sum;
+  for (int r = group * together_; r < (group + 1) * together_; ++r) {
+    const auto at = static_cast<size_t>(r);
+    Tensor g = std::exchange(bucket.arrived[k][at], {});
+    if (!g || bucket.others[at][k] == '0') continue;
+    if (sum) {
+      kernels::accumulate(sum.device(), g.view(), sum.mut());
+    } else {
+      sum = std::move(g);
+    }
+  }
+  const Shape& shape = parts_[bucket.parameters[k]].own.shape();
+  return sum && sum.shape() != shape ? sum.alias(shape, contiguous_strides(shape), 0) : sum;
+}
+
 void OwnedParameters::finish(Bucket& bucket) {
-  const int size = ranks_.size();
   wait(bucket.pending);
   bucket.held.clear();
   for (size_t k = 0; k < bucket.parameters.size(); ++k) {
     const size_t i = bucket.parameters[k];
-    const Shape& shape = parts_[i].own.shape();
-    for (int r = 0; r < size; ++r) {
-      const auto at = static_cast<size_t>(r);
-      Tensor g = std::exchange(bucket.arrived[k][at], {});
-      if (bucket.others[at][k] == '0') g = {};
-      if (g && g.shape() != shape) g = g.alias(shape, contiguous_strides(shape), 0);
-      sums_->add(i, next_ + r, std::move(g));
-    }
-    if (next_ + size < batches_) continue;
+    for (int g = 0; g < groups(); ++g) sums_->add(i, next_ + g, sum_of_group(bucket, k, g));
+    if (next_ + groups() < batches_) continue;
     if (Tensor sum = sums_->taken(i)) set_grad(parts_[i].own, std::move(sum));
   }
 }

@@ -30,8 +30,10 @@ namespace longspan {
 ///   clip_gradients(*optimizer, 1); optimizer->step(lr); owned.spread();
 class OwnedParameters : public Optimizer::Shared {
  public:
-  /// Keeps a reference.
-  explicit OwnedParameters(Communicator& ranks) : ranks_(ranks) {}
+  /// Keeps a reference. `together`: so many ranks in order compute each batch together
+  /// (SequenceSplit), and have parts of its gradient that are added up first, in order.
+  explicit OwnedParameters(Communicator& ranks, int together = 1)
+      : ranks_(ranks), together_(together) {}
 
   /// Divides parameters among the ranks and returns the groups with this rank's parts in their
   /// places: [n] of a parameter's elements in row-major order, n may be 0. Elements are dealt in
@@ -43,8 +45,10 @@ class OwnedParameters : public Optimizer::Shared {
   /// The whole parameters, in order of the groups.
   const TensorList& parameters() const { return parameters_; }
 
-  /// Begins a step of so many batches of all ranks together: ranks compute batches 0 to size - 1 in
-  /// the first round, and so on. Gradients of this rank's parts wait for the same update.
+  /// The number of batches of a round, each of which one rank computes, or some together.
+  int groups() const { return ranks_.size() / together_; }
+  /// Begins a step of so many batches of all ranks: they compute batches 0 to groups() - 1 in the
+  /// first round, and so on. Gradients of this rank's parts wait for the same update.
   void begin(int64_t batches);
   /// Runs the backward pass of this rank's batch of a round, and adds up the gradients of all
   /// ranks' batches for this rank's parts. Gradients go to their owners while it runs, each as soon
@@ -98,7 +102,11 @@ class OwnedParameters : public Optimizer::Shared {
   /// Returns the index of the parameter of which NAME.SUFFIX is a state.
   std::optional<size_t> parameter_of(const std::string& name) const;
 
+  /// Takes what the ranks of a group have for a parameter of a bucket, added up.
+  Tensor sum_of_group(Bucket& bucket, size_t parameter, int group) const;
+
   Communicator& ranks_;
+  int together_;
   bool divisible_ = true;
   TensorList parameters_;
   std::vector<Part> parts_;

@@ -184,7 +184,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   tracker.reset_peak();
   OwnedParameters* const owned = options.owned;
   const int64_t passes = rehearsed_passes(options.passes, owned != nullptr);
-  if (owned != nullptr) owned->begin(passes * owned->ranks().size());
+  if (owned != nullptr) owned->begin(passes * owned->groups());
   std::optional<GradientFold> fold;
   for (int64_t pass = 0; pass < passes; ++pass) {
     const Within phase(regions.gradients);

@@ -62,6 +62,28 @@ std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own,
   return all;
 }
 
+BatchReport sum_of_shares(std::span<BatchReport> shares) {
+  BatchReport sum = std::move(shares[0]);
+  for (BatchReport& share : shares.subspan(1)) {
+    sum.loss += share.loss;
+    for (size_t i = 0; i < sum.auxiliary.size(); ++i) {
+      sum.auxiliary[i].second += share.auxiliary.at(i).second;
+    }
+    add_statistics(sum.statistics, std::move(share.statistics));
+  }
+  return sum;
+}
+
+double sum_of_shares(Communicator& group, double loss) {
+  Packer mine;
+  mine.put(loss);
+  double sum = 0;
+  for (const std::string& share : group.gather(mine.taken(), "the loss of a batch")) {
+    sum += Unpacker(share).value<double>();
+  }
+  return sum;
+}
+
 std::vector<TensorList> to_first(Communicator& ranks, const TensorList& mine,
                                  const std::string& what) {
   Packer p;

@@ -22,6 +22,7 @@ class CompletionTask final : public TableTask<ContinuesSequences> {
   int64_t end_token(const RunConfig& config) const override;
   std::optional<HubTask> hub_task() const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  bool splits_sequences() const override { return true; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
  private:

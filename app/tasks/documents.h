@@ -49,6 +49,7 @@ class DocumentTask final : public Task {
   std::vector<std::string> order_keys() const override;
   std::vector<std::string> function_keys() const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  bool splits_sequences() const override { return true; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
   bool scores_texts() const override { return pairs_.gap_sentences == 0; }
   void require_search(const BeamSearch& search, const TrainingRun& run) const override;

@@ -196,16 +196,19 @@ TaskData::Forward PairData::forward(int64_t i, const SegmentMemory& /*memory*/, 
 
 double PairData::bits(const std::string& part) const {
   const std::vector<SequencePair> all = pairs(part);
-  Score total;
+  ScoreSum sum;
   double bytes = 0;
   for (const SequencePair& pair : all) bytes += static_cast<double>(pair.bytes);
   const auto add = [&](const std::vector<const SequencePair*>& rows) {
-    const SequenceBatch b = stack(rows, ids_, run_.device);
-    total += score(*run_.model, {b.source, b.lengths}, b.tokens, b.targets);
+    sum.add([&] {
+      const SequenceBatch b = stack(rows, ids_, run_.device);
+      return score(*run_.model, {b.source, b.lengths}, b.tokens, b.targets);
+    });
   };
   visit_alike(
       std::ssize(all), run_.config.batch, [&](int64_t i) { return &all[static_cast<size_t>(i)]; },
       [](const SequencePair* p) { return p->source.size(); }, add);
+  const Score total = sum.total();
   return bytes > 0 ? total.bits() * static_cast<double>(total.count) / bytes : std::nan("");
 }
 

@@ -32,6 +32,7 @@ class GeneratedTask final : public Task {
   bool decides_samples(std::string_view key) const override;
   std::vector<std::string> order_keys() const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  bool splits_sequences() const override { return samples_->targets() == TargetKind::tokens; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
  private:

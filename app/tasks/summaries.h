@@ -23,6 +23,7 @@ class SummaryTask final : public TableTask<WritesSequences> {
   void require_search(const BeamSearch& search, const TrainingRun& run) const override;
   std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  bool splits_sequences() const override { return true; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
  private:

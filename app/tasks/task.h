@@ -127,6 +127,10 @@ class Task {
   /// Runs the task's own forward pass on synthetic inputs.
   virtual LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const = 0;
 
+  /// Whether processes may split its sequences (RunConfig::Ranks::sequence): its losses are means
+  /// over tokens, by LanguageModel::loss() or sequence_loss().
+  virtual bool splits_sequences() const { return false; }
+
   /// Whether `longspan eval` searches for texts to score.
   virtual bool scores_texts() const { return false; }
   /// Throws ValueError if the texts of a run are too short for this search.

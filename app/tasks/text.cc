@@ -202,12 +202,13 @@ EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
 
 Score TextData::score_streams(const CorpusPart& part) const {
   const EvaluationStreams batches = evaluation_streams(part);
-  Score all;
+  ScoreSum all;
   for (int64_t first = 0; first < batches.streams(); first += together()) {
     const int64_t count = std::min(together(), batches.streams() - first);
-    all += longspan::score_streams(*run_.model, batches.some(first, count), count);
+    all.add(
+        [&] { return longspan::score_streams(*run_.model, batches.some(first, count), count); });
   }
-  return all;
+  return all.total();
 }
 
 std::string TextData::protocol(const std::string& part) const {

@@ -10,6 +10,7 @@
 #include "app/tasks/task_data.h"
 #include "data/corpus.h"
 #include "data/streams.h"
+#include "models/scoring.h"
 
 namespace longspan {
 
@@ -34,6 +35,7 @@ class TextTask final : public Task {
   bool cuts_files(bool apart) const override { return !apart || set().kind == DataKind::wav; }
   std::vector<std::string> function_keys() const override { return {"whole_words"}; }
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
+  bool splits_sequences() const override { return true; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
  private:
@@ -90,6 +92,7 @@ class TextData final : public TaskData {
   /// Windows that it reads at a time.
   int64_t together() const {
     const RunConfig& c = run_.config;
+    if (DividedScoring::split() != nullptr) return 1;  // processes split one at a time
     return c.sparing_evaluation() ? std::min(most_together(), c.batch) : most_together();
   }
   /// Their number belongs to the figure: it follows from the length and the split alone, never from

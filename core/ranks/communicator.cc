@@ -106,6 +106,7 @@ bool Communicator::poll(Pending& pending) {
 void Communicator::wait(Pending& pending) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
+  const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   for (int64_t turn = 0; !poll(pending); ++turn) {
     // Ranks often arrive together: a moment of spinning saves the time of waking up.
     if (turn < 200) {
@@ -113,7 +114,7 @@ void Communicator::wait(Pending& pending) {
       continue;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(turn < 2000 ? 20 : 200));
-    if (std::chrono::duration<double>(Clock::now() - begin).count() < timeout) continue;
+    if (waited() < timeout) continue;
     std::set<int> owing;
     for (const auto& [request, peer] : pending.requests_) owing.insert(first_ + peer);
     throw RankLost(fmt::format(
@@ -121,6 +122,7 @@ void Communicator::wait(Pending& pending) {
         "slower ones",
         pending.what_, timeout, fmt::join(owing, ", ")));
   }
+  waited_seconds_ += waited();
 }
 
 std::vector<std::string> Communicator::gather(std::string_view mine, const std::string& what) {

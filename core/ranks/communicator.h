@@ -104,6 +104,8 @@ class Communicator {
   double timeout = 300;  ///< seconds
   int64_t sent_bytes() const { return sent_bytes_; }
   int64_t sent_messages() const { return sent_messages_; }
+  /// Seconds spent in wait().
+  double waited_seconds() const { return waited_seconds_; }
 
  private:
   std::unique_ptr<Transport> transport_;
@@ -112,6 +114,7 @@ class Communicator {
   std::string host_;
   int next_tag_ = 0;
   int64_t sent_bytes_ = 0, sent_messages_ = 0;
+  double waited_seconds_ = 0;
 };
 
 /// Returns how many processes mpirun has started with this one, itself included, and whether this

@@ -74,6 +74,10 @@ Tensor HeadShare::all_rows(const Tensor& x, int64_t rows) const {
 
 Tensor HeadShare::rows_at(const Tensor& x, const Tensor& index) const {
   if (!divided()) return permute_rows(x, index);
+  if (index.device() == meta_device) {
+    const int64_t all = split_->size() * index.dim(1);
+    return permute_rows(rows_of_all(permute_rows(x, index), *split_, all), index);
+  }
   // Each process gives all G places, those of other processes' rows as zeros; then each place is
   // taken from the process that has its row.
   const std::vector<int64_t> places = index.to_vector<int64_t>();

@@ -403,7 +403,8 @@ TEST(SplitModels, HoldWithOptions) {
 
 TEST(SplitModels, HoldUnderEveryPolicy) {
   for (const ModelEntry& entry : models()) {
-    for (const char* policy : {"checkpoint", "checkpoint:2", "lean", "selective"}) {
+    for (const char* policy :
+         {"checkpoint", "checkpoint:2", "lean", "selective", "reversible", "reversible:exact"}) {
       SCOPED_TRACE(policy);
       expect_same(entry, DType::f64, {{"memory", policy, "test"}}, 0, false);
     }

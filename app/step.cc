@@ -273,7 +273,9 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
     const WeightAverage::Instead instead(average);
     validate_on(*model, c, device, shared != nullptr ? shared->split() : nullptr);
   });
-  m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
+  // The first process draws.
+  const bool draws = owned == nullptr || owned->ranks().rank() == 0;
+  if (draws) m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
   if (gathered > 0) {
     const int64_t waiting = waits ? m.parameter : 0;
     const int64_t others = results.memories.bytes * (c.groups() - 1);

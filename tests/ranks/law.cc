@@ -30,18 +30,31 @@ void expect_same_files(const std::string& a, const std::string& b, int64_t step)
   }
 }
 
+/// The lines of metrics.jsonl about validations.
+std::vector<std::string> validations_of(const std::string& out) {
+  std::vector<std::string> all;
+  std::istringstream lines(read_bytes(out + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("valid_bpb") != std::string::npos) all.push_back(line);
+  }
+  return all;
+}
+
 void expect_law(std::string_view what, const Settings& settings, int64_t steps,
                 const std::vector<int>& ranks, int64_t batches = 4) {
   SCOPED_TRACE(what);
   Settings all = settings;
   all.push_back(typed("steps", std::to_string(steps)));
+  all.push_back(typed("eval_every", "2"));
   const Folder folder;
   train_in(1, batches, all, folder / "1");
+  EXPECT_FALSE(validations_of(folder / "1").empty());
   for (const int n : ranks) {
     SCOPED_TRACE(fmt::format("{} processes", n));
     const std::string out = folder / std::to_string(n);
     train_in(n, batches, all, out);
     expect_same_files(folder / "1", out, steps);
+    EXPECT_EQ(validations_of(folder / "1"), validations_of(out));
   }
 }
 
@@ -83,7 +96,8 @@ TEST(Law, HoldsWhenTheNumberOfProcessesChanges) {
   const Outcome o =
       run(on_ranks(3, {"train", "--resume", "--out", folder / "parts", "--steps", "12"}));
   EXPECT_NE(o.code, 0);
-  EXPECT_NE(o.err.find("has 4 batches in each step, and there are 3 processes"), std::string::npos)
+  EXPECT_NE(o.err.find("has 4 batches in each step, and 3 processes compute 3 at a time"),
+            std::string::npos)
       << o.err;
 }
 

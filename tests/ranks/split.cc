@@ -5,9 +5,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/ranks/batch_report.h"
 #include "data/io/json.h"
 #include "models/all/registry.h"
 #include "models/capabilities.h"
+#include "ops/copy.h"
 #include "tests/app/small_runs.h"
 #include "tests/ranks/mpirun.h"
 #include "train/state.h"
@@ -96,6 +98,24 @@ void expect_split(std::string_view model) {
       EXPECT_NEAR(one[i], whole[i], 2e-3 * std::abs(whole[i])) << name << " " << i;
     }
   }
+}
+
+TEST(Split, SharesAddUp) {
+  const auto share = [](double loss, double count) {
+    return BatchReport{.loss = loss,
+                       .auxiliary = {{"commitment", 2 * loss}},
+                       .tokens = 96,
+                       .counted = 90,
+                       .statistics = {{.of = nullptr, .sums = {full({2}, count)}}}};
+  };
+  std::vector<BatchReport> shares{share(0.5, 3), share(0.25, 4)};
+  const BatchReport sum = sum_of_shares(shares);
+  EXPECT_EQ(sum.loss, 0.75);
+  EXPECT_EQ(sum.auxiliary, (NamedNumbers{{"commitment", 1.5}}));
+  EXPECT_EQ(sum.tokens, 96);
+  EXPECT_EQ(sum.counted, 90);
+  ASSERT_EQ(sum.statistics.size(), 1);
+  EXPECT_EQ(sum.statistics[0].sums[0].to_vector<float>(), (std::vector<float>{7, 7}));
 }
 
 TEST(Split, HasTheBitsOfAnyNumberOfGroups) {

@@ -390,7 +390,9 @@ TEST(SplitModels, HoldWithOptions) {
   for (const char* options :
        {"local_heads=2 routing_heads=2", "local_heads=2 routing_heads=6 share_qk=false",
         "local_heads=0 routing_heads=2", "local_heads=2 routing_heads=2 norm_qk=unit_keys",
-        "local_heads=2 routing_heads=2 select=argmax_recent norm_qk=unit_keys"}) {
+        "local_heads=2 routing_heads=2 select=argmax_recent norm_qk=unit_keys",
+        "local_heads=2 routing_heads=2 mask_self=true",
+        "local_heads=2 routing_heads=2 mask_self=true select=argmax_recent norm_qk=unit_keys"}) {
     expect_same_with("routing", options);
   }
   expect_same_with("longformer", "globals=first", -2);

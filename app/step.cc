@@ -196,6 +196,42 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device, const Inspec
   return largest;
 }
 
+namespace {
+
+/// What a run has between steps.
+struct BetweenSteps {
+  LanguageModel& model;
+  const RunConfig& c;
+  Device device;
+  const Usage& base;
+  std::optional<WeightAverage>& average;
+  const SharedTraining* shared;
+  int64_t gathered;  ///< bytes of what the first of several processes gathers for a checkpoint
+};
+
+/// Adds the peaks of validation, of pictures, and of a checkpoint of several processes.
+void add_peaks_between_steps(StepMemory& m, const BetweenSteps& b) {
+  const int64_t states =
+      memory_tracker(b.device).live()[Category::optimizer] - b.base[Category::optimizer];
+  const bool waits = b.c.optimizer.update_period > 1;
+  const int64_t beside = m.optimizer - states + m.graph + (waits ? m.gradient : 0);
+  const auto peak_of = [&](const std::function<void()>& work) {
+    return beside + measure_peak(b.device, b.base, work);
+  };
+  m.evaluation_peak = peak_of([&] {
+    const WeightAverage::Instead instead(b.average);
+    validate_on(b.model, b.c, b.device, b.shared != nullptr ? b.shared->split() : nullptr);
+  });
+  // The first process draws.
+  const bool draws = b.shared == nullptr || b.shared->ranks.rank() == 0;
+  if (draws) m.picture_peak = peak_of([&] { rehearse_pictures(b.model, b.c.length); });
+  if (b.gathered > 0) {
+    m.evaluation_peak = std::max(m.evaluation_peak, peak_of([] {}) + b.gathered);
+  }
+}
+
+}  // namespace
+
 StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Inspect& inspect,
                                 bool macs) const {
   const RunConfig& c = config_;
@@ -205,9 +241,9 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
       c.model->build(Init{Generator{c.seed}.fork("init"), device});
   require_length(c, *model);
   require_sequence(c, *model);
-  const int64_t gathered = owned == nullptr || owned->ranks().rank() != 0
-                               ? 0
-                               : bytes_of_states(c, named_parameters(*model));
+  int64_t gathered = owned == nullptr || owned->ranks().rank() != 0
+                         ? 0
+                         : bytes_of_states(c, named_parameters(*model));
   const auto optimizer = make_optimizer(c.optimizer, named_parameters(*model), owned);
   std::optional<WeightAverage> average =
       average_of(c, owned != nullptr ? owned->parameters() : optimizer->parameters());
@@ -263,24 +299,11 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
     return m;
   }
   results.memories.next.clear();
-  const int64_t states =
-      memory_tracker(device).live()[Category::optimizer] - base[Category::optimizer];
-  const int64_t beside = m.optimizer - states + m.graph + (waits ? m.gradient : 0);
-  const auto peak_of = [&](const std::function<void()>& work) {
-    return beside + measure_peak(device, base, work);
-  };
-  m.evaluation_peak = peak_of([&] {
-    const WeightAverage::Instead instead(average);
-    validate_on(*model, c, device, shared != nullptr ? shared->split() : nullptr);
-  });
-  // The first process draws.
-  const bool draws = owned == nullptr || owned->ranks().rank() == 0;
-  if (draws) m.picture_peak = peak_of([&] { rehearse_pictures(*model, c.length); });
   if (gathered > 0) {
-    const int64_t waiting = waits ? m.parameter : 0;
-    const int64_t others = results.memories.bytes * (c.groups() - 1);
-    m.evaluation_peak = std::max(m.evaluation_peak, peak_of([] {}) + gathered + waiting + others);
+    gathered += waits ? m.parameter : 0;
+    gathered += results.memories.bytes * (c.groups() - 1);
   }
+  add_peaks_between_steps(m, {*model, c, device, base, average, shared, gathered});
   return m;
 }
 

@@ -196,7 +196,7 @@ struct Generator {
   }
 };
 
-class SequenceSplit;  // core/ranks/sequence_split.h
+class SequenceSplit;
 
 /// What a forward pass receives besides its inputs. Seed, step, layer and site are forked into
 /// `gen`.

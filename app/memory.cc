@@ -77,6 +77,8 @@ Members members_of(const Strategy& s, const Largest& most, int64_t streams) {
                                                    {"update_peak", m.update_peak},
                                                    {"evaluation_peak", m.evaluation_peak},
                                                    {"picture_peak", m.picture_peak},
+                                                   {"sent_bytes", m.sent_bytes},
+                                                   {"sent_messages", m.sent_messages},
                                                    {"layouts", m.layouts},
                                                    {"graph", m.graph},
                                                    {"streams", streams},

@@ -288,7 +288,13 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
   if (inspect) options.trace = &trace.emplace(device);
+  const int64_t bytes = shared != nullptr ? shared->sent_bytes() : 0;
+  const int64_t messages = shared != nullptr ? shared->sent_messages() : 0;
   StepMemory m = measure_step(device, *optimizer, forward, options);
+  if (shared != nullptr) {
+    m.sent_bytes = shared->sent_bytes() - bytes;
+    m.sent_messages = shared->sent_messages() - messages;
+  }
   if (graph) {
     // What the recording reads, and copies of its results.
     m.hold(Category::memory, 2 * results.memories.bytes);

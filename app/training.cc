@@ -586,6 +586,7 @@ void Training::one_step(double elapsed) {
   if (c_.graph) say_why_not_recorded();
   ++at_.step;
   at_.tokens += done.tokens;
+  fullest_ = std::max(fullest_, done.peak);
   if (done.scored) at_.add(loss_);
   at_.see(tracker_.peak());
   at_.seconds = first_.seconds + (now() - begin_ - paused_);
@@ -634,7 +635,7 @@ void Training::show() {
              .learning_rate = rate_,
              .tokens_per_second = speed_,
              .seconds_left = std::max(0.0, std::min(left_by_steps, left_by_time)),
-             .peak_bytes = at_.peak.total()},
+             .peak_bytes = std::max(fullest_, at_.peak.total())},
             at_.step == c_.steps);
 }
 
@@ -663,7 +664,7 @@ void Training::log_step() {
                  {"tokens", at_.tokens},
                  {"seconds", at_.seconds},
                  {"tokens_per_second", speed_},
-                 {"peak_bytes", at_.peak.total()}};
+                 {"peak_bytes", std::max(fullest_, at_.peak.total())}};
   for (const auto& [name, value] : auxiliary_) values.emplace_back("loss_" + name, value);
   for (const auto& [group, norm] : norms_) values.emplace_back("gradient_norm_" + group, norm);
   if (const auto living = living_memories()) values.emplace_back("living_memories", *living);
@@ -673,7 +674,7 @@ void Training::log_step() {
   if (p_.shared) {
     const SharedTraining& s = *p_.shared;
     values.emplace_back("exposed_seconds", s.owned.exposed_seconds() + s.group->waited_seconds());
-    values.emplace_back("sent_bytes", s.ranks.sent_bytes() + s.group->sent_bytes());
+    values.emplace_back("sent_bytes", s.sent_bytes());
   }
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);

@@ -148,6 +148,7 @@ class Training {
   double begin_, paused_ = 0;  // seconds: start, and time spent outside of training steps
   // Of the last step. norms_: of the named clip groups; norm_: of the default one.
   double loss_ = 0, norm_ = 0, rate_ = 0, speed_ = 0;
+  int64_t fullest_ = 0;  // of several processes: bytes that one has needed so far
   NamedNumbers auxiliary_, norms_;
   double valid_;
   int64_t valid_step_ = -1, logged_step_, to_validate_;

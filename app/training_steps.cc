@@ -184,7 +184,10 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
       shared_->owned.backward(total);
     }
     if (!memories_.empty()) next_[static_cast<size_t>(i)] = std::move(result.memory);
-    BatchReport own{.loss = result.loss.item(), .tokens = tokens, .counted = counted};
+    BatchReport own{.loss = result.loss.item(),
+                    .tokens = tokens,
+                    .counted = counted,
+                    .peak = memory_tracker(run_.device).peak().total()};
     for (const AuxiliaryLoss& a : result.auxiliary)
       own.auxiliary.emplace_back(a.name, a.value.item());
     own.statistics = std::move(result.statistics);
@@ -228,6 +231,7 @@ void TrainingSteps::add_report(BatchReport report, double unit, StepResult& done
   done.loss += report.loss * weight;
   for (const auto& [name, value] : report.auxiliary) add_to(done.auxiliary, name, value * weight);
   done.tokens += report.tokens;
+  if (shared_ != nullptr) done.peak = std::max(done.peak, report.peak);
 }
 
 // Takes the batches of a step whose inputs are the tokens and targets of each batch, then the

@@ -24,6 +24,7 @@ struct StepResult {
   double loss = 0;         ///< mean over all targets of the step, in nats
   NamedNumbers auxiliary;  ///< auxiliary losses, each the same mean of its values in the batches
   int64_t tokens = 0;      ///< read by the forward passes
+  int64_t peak = 0;        ///< of several processes: bytes that the fullest has needed so far
   bool scored = true;      ///< whether any target counted; else the loss is 0
   bool trains = true;      ///< whether any did since the last update; else the gradients are 0
   double rescale = 1;      ///< factor by which the gradients must still be multiplied, if an update
@@ -39,6 +40,10 @@ struct SharedTraining {
   const SequenceSplit* split() const { return sequence.size() > 1 ? &sequence : nullptr; }
   /// The batch of each round that this process computes, or takes part in.
   int index() const { return ranks.rank() / sequence.size(); }
+
+  /// What this process has sent so far, to all and within its group.
+  int64_t sent_bytes() const { return ranks.sent_bytes() + group->sent_bytes(); }
+  int64_t sent_messages() const { return ranks.sent_messages() + group->sent_messages(); }
 
   Communicator& ranks;
   OwnedParameters owned;

@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-/// Messages of runs of tensors, which need no data on the meta device.
+/// Messages of runs of tensors, which have no data on the meta device.
 class Messages {
  public:
   explicit Messages(const SequenceSplit& split) : split_(split) {}
@@ -21,11 +21,13 @@ class Messages {
   /// x is contiguous, and its rows lie along the first axis.
   void send(int to, const Tensor& x, int64_t first, int64_t count) {
     const auto [at, bytes] = place(x, first, count);
-    if (bytes > 0) out_.push_back({to, static_cast<const char*>(x.view().data) + at, bytes});
+    const auto* const data = static_cast<const char*>(x.view().data);
+    if (bytes > 0) out_.push_back({to, data == nullptr ? data : data + at, bytes});
   }
   void receive(int from, Tensor& x, int64_t first, int64_t count) {
     const auto [at, bytes] = place(x, first, count);
-    if (bytes > 0) in_.push_back({from, static_cast<char*>(x.mut().data) + at, bytes});
+    auto* const data = static_cast<char*>(x.mut().data);
+    if (bytes > 0) in_.push_back({from, data == nullptr ? data : data + at, bytes});
   }
   void exchange(const char* what) {
     auto pending = split_.group().start(out_, in_, what);
@@ -34,7 +36,7 @@ class Messages {
 
  private:
   std::pair<int64_t, int64_t> place(const Tensor& x, int64_t first, int64_t count) const {
-    if (x.device() == meta_device || x.dim(0) == 0) return {0, 0};
+    if (x.dim(0) == 0) return {0, 0};
     const auto row = x.nbytes() / x.dim(0);
     return {first * row, count * row};
   }

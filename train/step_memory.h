@@ -35,6 +35,8 @@ struct StepMemory {
   int64_t forward_peak = 0, backward_peak = 0, update_peak = 0;
   /// The same for what a run does between steps, if it was measured: validation and pictures.
   int64_t evaluation_peak = 0, picture_peak = 0;
+  /// Of several processes: what one sends in a step, besides reports of some hundred bytes.
+  int64_t sent_bytes = 0, sent_messages = 0;
   Usage at_peak;        ///< per category, at the moment of the largest peak
   int64_t layouts = 0;  ///< of attention: all that the step asks for
   /// Bytes that a recorded step reserves permanently, included in all peaks; 0: not recorded.

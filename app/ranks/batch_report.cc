@@ -1,5 +1,6 @@
 #include "app/ranks/batch_report.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -15,6 +16,7 @@ std::string packed(const BatchReport& report, const ModuleList& modules) {
   p.put(report.loss);
   p.put(report.tokens);
   p.put(report.counted);
+  p.put(report.peak);
   p.put(report.auxiliary.size());
   for (const auto& [name, value] : report.auxiliary) {
     p.put(name);
@@ -38,6 +40,7 @@ BatchReport unpacked(std::string_view bytes, const ModuleList& modules) {
   report.loss = u.value<double>();
   report.tokens = u.value<int64_t>();
   report.counted = u.value<int64_t>();
+  report.peak = u.value<int64_t>();
   for (auto left = u.value<size_t>(); left > 0; --left) {
     std::string name = u.text();
     report.auxiliary.emplace_back(std::move(name), u.value<double>());
@@ -66,6 +69,7 @@ BatchReport sum_of_shares(std::span<BatchReport> shares) {
   BatchReport sum = std::move(shares[0]);
   for (BatchReport& share : shares.subspan(1)) {
     sum.loss += share.loss;
+    sum.peak = std::max(sum.peak, share.peak);
     for (size_t i = 0; i < sum.auxiliary.size(); ++i) {
       sum.auxiliary[i].second += share.auxiliary.at(i).second;
     }

@@ -18,6 +18,7 @@ struct BatchReport {
   double loss = 0;              ///< in nats
   NamedNumbers auxiliary = {};  ///< values of the auxiliary losses
   int64_t tokens = 0, counted = 0;
+  int64_t peak = 0;  ///< bytes that the process has needed so far
   std::vector<Statistics> statistics = {};
 };
 

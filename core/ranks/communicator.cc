@@ -74,6 +74,10 @@ Communicator::Pending Communicator::start(std::span<const Send> out, std::span<c
                                           std::string what) {
   Pending pending;
   pending.what_ = std::move(what);
+  for (const Send& s : out) {
+    sent_bytes_ += s.bytes;
+    sent_messages_ += (s.bytes + kLargest - 1) / kLargest;
+  }
   if (transport_ == nullptr) return pending;
   const int tag = next_tag_;
   next_tag_ = (next_tag_ + 1) % kTags;
@@ -90,8 +94,6 @@ Communicator::Pending Communicator::start(std::span<const Send> out, std::span<c
     in_messages(s.bytes, [&](int64_t at, int64_t bytes) {
       pending.requests_.emplace_back(
           transport_->send(s.to, tag, static_cast<const char*>(s.data) + at, bytes), s.to);
-      sent_bytes_ += bytes;
-      ++sent_messages_;
     });
   }
   return pending;
@@ -128,8 +130,12 @@ void Communicator::wait(Pending& pending) {
 std::vector<std::string> Communicator::gather(std::string_view mine, const std::string& what) {
   std::vector<std::string> all(static_cast<size_t>(size_));
   all[static_cast<size_t>(rank_)] = mine;
-  if (transport_ == nullptr) std::fill(all.begin(), all.end(), std::string(mine));
-  if (transport_ == nullptr) return all;
+  if (transport_ == nullptr) {
+    std::fill(all.begin(), all.end(), std::string(mine));
+    sent_bytes_ += (size_ - 1) * (std::ssize(mine) + static_cast<int64_t>(sizeof(int64_t)));
+    sent_messages_ += 2 * (size_ - 1);
+    return all;
+  }
   std::vector<int64_t> sizes(all.size());
   const auto own = static_cast<int64_t>(mine.size());
   std::vector<Send> out;

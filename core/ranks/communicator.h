@@ -54,7 +54,8 @@ class Communicator {
   Communicator(std::unique_ptr<Transport> transport, int rank, int size, int local_rank,
                int local_size, std::string host);
   /// Of one of several ranks that do not exist: nothing moves, every exchange ends at once, and
-  /// gather() returns what this rank gives in the place of all. For predictions of memory.
+  /// gather() returns what this rank gives in the place of all. Bytes and messages are counted. For
+  /// predictions.
   static std::unique_ptr<Communicator> rehearsed(int rank, int size);
   /// Returns the processes of this one's group: ranks are divided into groups of `together` in
   /// order, and counted anew in each. Messages of a group and of all ranks do not mix. Keeps a

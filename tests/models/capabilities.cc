@@ -79,7 +79,9 @@ TEST(Capabilities, WhatIsMissingNamesWhatIsThere) {
   const auto decoder = built("transformer");
   const std::string text = message_of<NotImplemented>([&] { need<WritesSequences>(*decoder); });
   EXPECT_TRUE(contains(text, "needs writing a sequence after a source")) << text;
-  EXPECT_TRUE(contains(text, "this model has continuing a sequence, pictures of its attention"))
+  EXPECT_TRUE(contains(text,
+                       "this model has continuing a sequence, sequences split over "
+                       "processes (ranks.sequence), pictures of its attention"))
       << text;
   // Its class has it, and the name of the capability says what to set.
   const auto encoder = built("longformer");

@@ -106,6 +106,7 @@ TEST(Split, SharesAddUp) {
                        .auxiliary = {{"commitment", 2 * loss}},
                        .tokens = 96,
                        .counted = 90,
+                       .peak = static_cast<int64_t>(1000 * count),
                        .statistics = {{.of = nullptr, .sums = {full({2}, count)}}}};
   };
   std::vector<BatchReport> shares{share(0.5, 3), share(0.25, 4)};
@@ -114,6 +115,7 @@ TEST(Split, SharesAddUp) {
   EXPECT_EQ(sum.auxiliary, (NamedNumbers{{"commitment", 1.5}}));
   EXPECT_EQ(sum.tokens, 96);
   EXPECT_EQ(sum.counted, 90);
+  EXPECT_EQ(sum.peak, 4000);
   ASSERT_EQ(sum.statistics.size(), 1);
   EXPECT_EQ(sum.statistics[0].sums[0].to_vector<float>(), (std::vector<float>{7, 7}));
 }
@@ -197,11 +199,13 @@ void expect_predicted(const std::string& model, int ranks) {
                                  "--steps",
                                  "4",
                                  "--save-every",
-                                 "2",
+                                 "4",
                                  "--out",
                                  folder / "run",
                                  "--set",
-                                 "ranks.sequence=2"},
+                                 "ranks.sequence=2",
+                                 "--log-every",
+                                 "1"},
       memory{"memory", "--json", "--ranks", std::to_string(ranks) + ",2"};
   train.insert(train.end(), of.begin(), of.end());
   memory.insert(memory.end(), of.begin(), of.end());
@@ -213,6 +217,11 @@ void expect_predicted(const std::string& model, int ranks) {
   ASSERT_EQ(told.code, 0) << told.err;
   const Json row = parse_json(told.out.substr(0, told.out.find('\n')));
   EXPECT_NEAR(static_cast<double>(row["peak"].integer()), measured, 0.001 * measured);
+  // What the first process sends in a step without validation and checkpoint.
+  const std::vector<double> all = figures_of(folder / "run", "sent_bytes");
+  ASSERT_EQ(all.size(), 4);
+  const double sent = all[2] - all[1];
+  EXPECT_NEAR(static_cast<double>(row["sent_bytes"].integer()), sent, 0.02 * sent);
 }
 
 TEST(Split, MemoryOfTheFullestIsPredicted) { expect_predicted("transformer", 2); }

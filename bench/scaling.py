@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""What a step of several processes costs: a model of its time, held to measurements, and drawn beyond them.
+
+    bench/scaling.py FILE --out FOLDER [--build build/dev] [--turns 3]     FILE: a text of some megabytes
+
+The model, for N processes of which groups of S compute a sequence together:
+
+    seconds = A x (multiply-adds of a batch / S) / rate + messages x alpha + bytes x beta
+
+  rate      multiply-adds per second of a process, from one process that trains alone on its share of the cores
+  messages, bytes      that one process sends in a step, counted on the meta device: longspan memory --ranks N,S --json
+  alpha, beta          seconds of a message and of a byte, by bench_ping with as many processes
+
+Nothing is hidden behind computing: on a host, messages move inside the calls of a process that computes. Measures 1, 2 and 4
+processes over shared memory and over TCP, two layouts each, and writes FOLDER/scaling.jsonl (one row for each layout and
+network: measured and predicted seconds of a step) and FOLDER/scaling.png: predicted speed up to 4,096 processes.
+"""
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CORES = len(os.sched_getaffinity(0))
+MODEL = ["--model", "transformer", "--memory", "standard", "--set", "model.d_model=256", "--set", "model.n_layer=6",
+         "--set", "model.n_head=8", "--set", "model.d_ff=1024", "--set", "model.dropout=0", "--set", "model.vocab=257"]
+# Batches of a step of all processes together, and the size of a batch.
+LAYOUTS = {"batches": dict(together=1, batches=4, batch=4, length=512), "sequences": dict(together=2, batches=4, batch=1, length=2048)}
+NETWORKS = {"shared memory": [], "tcp": ["--mca", "btl", "tcp,self"]}
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+# For the picture: networks that data sheets describe, and a processor.
+ASSUMED = {"10 Gbit/s": (20e-6, 8 / 10e9), "100 Gbit/s": (3e-6, 8 / 100e9)}
+
+
+def output_of(command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=ENVIRONMENT)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
+    return done.stdout
+
+
+def launch(ranks, network):
+    return ["mpirun", "-np", ranks, "--oversubscribe", "--bind-to", "none", *NETWORKS[network]] if ranks > 1 else []
+
+
+def counted(build, ranks, together, batch, length, accumulate):
+    """What one process computes and sends in a step."""
+    text = output_of([build / "longspan", "memory", "--json", "--ranks", f"{ranks},{together}", "--batch", batch, "--length", length,
+                      "--set", f"accumulate={accumulate}", *MODEL])
+    row = json.loads(text.splitlines()[0])
+    return row["macs"] * accumulate, row["sent_bytes"], row["sent_messages"]
+
+
+def measured(build, text, ranks, network, together, batches, batch, length):
+    """Median seconds of steps 4 to 12."""
+    with tempfile.TemporaryDirectory() as folder:
+        output_of([*launch(ranks, network), build / "longspan", "train", "--data", f"bytes={text}", "--out", f"{folder}/run", "--threads", 1,
+                   "--batch", batch, "--length", length, "--steps", 12, "--split", "99/1/0", "--eval-every", 0, "--save-every", 0,
+                   "--log-every", 1, "--set", f"ranks.sequence={together}", "--set", f"accumulate={batches * together // ranks}", *MODEL])
+        rows = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
+    seconds = [row["seconds"] for row in rows if "tokens" in row]
+    return statistics.median(b - a for a, b in zip(seconds[2:], seconds[3:]))
+
+
+def seconds(macs, rate, sent, messages, alpha, beta):
+    return macs / rate + messages * alpha + sent * beta
+
+
+def predicted_speed(build, together, batch, length, rate):
+    """Series of tokens per second, over those of one process, for the picture: every process has one batch, or each group."""
+    sizes = [n for n in (2, 4, 8, 16, 64, 256, 1024, 4096) if n % together == 0]
+    counts = {n: counted(build, n, together, batch, length, 1) for n in sizes}
+    macs, _, _ = counted(build, 1, 1, batch, length, 1)
+    alone = macs / rate
+    series = [{"name": "ideal", "x": sizes, "y": [float(n) for n in sizes], "faint": True}]
+    for name, (alpha, beta) in ASSUMED.items():
+        speed = [alone * (n / together) / seconds(counts[n][0], rate, counts[n][1], counts[n][2], alpha, beta) for n in sizes]
+        series.append({"name": f"predicted, {name}", "x": sizes, "y": speed})
+    return series
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--build", default=str(ROOT / "build/dev"))
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    build, out = pathlib.Path(options.build).resolve(), pathlib.Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    rows, rates = [], {}
+    for layout, shape in LAYOUTS.items():
+        together, batches = shape["together"], shape["batches"]
+        for ranks in (1, 2, 4):
+            for network in NETWORKS if ranks > 1 else ["shared memory"]:
+                own = min(together, ranks)
+                macs, sent, messages = counted(build, ranks, own, shape["batch"], shape["length"], batches * own // ranks)
+                times, pings = [], []
+                for _ in range(options.turns):
+                    times.append(measured(build, options.text, ranks, network, own, batches, shape["batch"], shape["length"]))
+                    if ranks > 1:
+                        pings.append(json.loads(output_of([*launch(ranks, network), build / "bench/bench_ping"])))
+                time = statistics.median(times)
+                if ranks == 1:
+                    rates[layout] = macs / time
+                # More processes than cores take turns.
+                rate = rates[layout] * min(1, CORES / ranks)
+                alpha, beta = (statistics.median(p[key] for p in pings) if pings else 0 for key in ("alpha", "beta"))
+                rows.append({"layout": layout, "processes": ranks, "together": own, "network": network, "measured_seconds": times,
+                             "predicted_seconds": seconds(macs, rate, sent, messages, alpha, beta), "macs": macs, "sent_bytes": sent,
+                             "sent_messages": messages, "alpha": alpha, "beta": beta, "rate": rate, "cores": CORES})
+                row = rows[-1]
+                print(f"{layout}, {ranks} processes, {network}: measured {time:.3f} s, predicted {row['predicted_seconds']:.3f} s,"
+                      f" {100 * (row['predicted_seconds'] / time - 1):+.0f} %", flush=True)
+    (out / "scaling.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pictures = []
+    for layout, shape in LAYOUTS.items():
+        series = predicted_speed(build, shape["together"], shape["batch"], shape["length"], rates[layout])
+        pictures.append({"path": str(out / f"{layout}.svg"), "title": f"{layout}: speed of N processes over that of one", "log": True,
+                         "x_label": "processes", "y_label": "speed", "series": series})
+    subprocess.run([build / "bench/bench_plot"], input="".join(json.dumps(p) + "\n" for p in pictures), text=True, check=True)
+
+
+if __name__ == "__main__":
+    main()

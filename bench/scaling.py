@@ -13,7 +13,7 @@ The model, for N processes of which groups of S compute a sequence together:
 
 Nothing is hidden behind computing: on a host, messages move inside the calls of a process that computes. Measures 1, 2 and 4
 processes over shared memory and over TCP, two layouts each, and writes FOLDER/scaling.jsonl (one row for each layout and
-network: measured and predicted seconds of a step) and FOLDER/scaling.png: predicted speed up to 4,096 processes.
+network: measured and predicted seconds of a step) and FOLDER/batches.png and FOLDER/sequences.png: predicted speed up to 4,096 processes.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -113,7 +113,7 @@ def main():
     pictures = []
     for layout, shape in LAYOUTS.items():
         series = predicted_speed(build, shape["together"], shape["batch"], shape["length"], rates[layout])
-        pictures.append({"path": str(out / f"{layout}.svg"), "title": f"{layout}: speed of N processes over that of one", "log": True,
+        pictures.append({"path": str(out / f"{layout}.png"), "title": f"{layout}: speed of N processes over that of one", "log": True,
                          "x_label": "processes", "y_label": "speed", "series": series})
     subprocess.run([build / "bench/bench_plot"], input="".join(json.dumps(p) + "\n" for p in pictures), text=True, check=True)
 

@@ -146,7 +146,7 @@ Stack::Result CausalDecoder::states(const Tensor& tokens, const SegmentMemory& m
     state.position = memory.position;
     result.y = continued(tokens, state);
   } else {
-    const OwnRows own(tokens, pass);
+    const OwnRows own = own_rows(tokens, pass);
     const Tensor x = embedded(own.of(tokens), own.first(), own.pass());
     const int64_t keys = tokens.dim(1) + (memory.layers.empty() ? 0 : rows);
     LayerContext ctx = layer_context(tokens.dim(1), keys, 0);
@@ -193,7 +193,7 @@ Tensor CausalDecoder::target_loss(const Tensor& h, const Tensor& targets, bool t
 
 LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,
                                           const SegmentMemory& memory, Pass pass) const try {
-  const OwnRows own(tokens, pass);
+  const OwnRows own = own_rows(tokens, pass);
   Stack::Result layers = states(tokens, memory, pass);
   Losses result;
   result.loss = own.share(loss(layers.y, own.of(targets), own.pass()), targets);

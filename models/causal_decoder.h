@@ -9,6 +9,7 @@
 
 #include "models/capabilities.h"
 #include "models/model.h"
+#include "models/own_rows.h"
 #include "models/parts.h"
 #include "nn/adaptive.h"
 #include "nn/layers.h"
@@ -109,6 +110,12 @@ class CausalDecoder : public LanguageModel,
   /// Returns the context of the layers for `queries` rows, the last of `keys` keys, which begin at
   /// position first_key.
   virtual LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const = 0;
+  /// Returns how many rows the layers have for so many tokens, whose rows are the first.
+  virtual int64_t layer_rows(int64_t tokens) const { return tokens; }
+  /// The rows of tokens [B, L] that this process computes.
+  OwnRows own_rows(const Tensor& tokens, const Pass& pass) const {
+    return {tokens, pass, tokens.rank() == 2 ? layer_rows(tokens.dim(1)) : -1};
+  }
   /// Returns the first position that a row at `position` or later attends to; decoding drops the
   /// keys before it.
   virtual int64_t first_visible(int64_t /*position*/) const { return 0; }

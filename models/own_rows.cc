@@ -9,19 +9,24 @@
 
 namespace longspan {
 
-OwnRows::OwnRows(const Tensor& tokens, const Pass& pass) : pass_(pass) {
-  if (pass.split == nullptr || tokens.rank() != 2) return;
+OwnRows::OwnRows(const Tensor& tokens, const Pass& pass, int64_t rows) : pass_(pass) {
+  if (tokens.rank() != 2) return;
+  const int64_t length = tokens.dim(1);
+  if (rows < 0) rows = length;
+  others_ = rows - length;
+  if (pass.split == nullptr) return;
   if (tokens.dim(0) != 1) {
     fail_with<ShapeError>("ranks",
                           "processes split one sequence at a time; set batch to 1, and accumulate "
                           "to the number of sequences",
                           {{"tokens", tokens}});
   }
-  const auto [first, count] = pass.split->rows(tokens.dim(1));
-  first_ = first;
-  count_ = count;
+  const auto [first, count] = pass.split->rows(rows);
+  first_ = std::min(first, length);
+  count_ = std::min(first + count, length) - first_;
+  others_ = count - count_;
   pass_.row = first;
-  pass_.rows = tokens.dim(1);
+  pass_.rows = rows;
 }
 
 Tensor OwnRows::of(const Tensor& x) const {

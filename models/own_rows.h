@@ -16,13 +16,16 @@ namespace longspan {
 class OwnRows {
  public:
   /// Throws ShapeError if the rows are split and B is not 1.
-  OwnRows(const Tensor& tokens, const Pass& pass);
+  ///   rows  of the layers, of which the tokens are the first; -1: as many
+  OwnRows(const Tensor& tokens, const Pass& pass, int64_t rows = -1);
 
   /// The pass of the layers above, which draws for these rows.
   const Pass& pass() const { return pass_; }
   /// Index of the first of these rows.
   int64_t first() const { return first_; }
-  /// x [B, L, ..] -> these rows; x may be undefined.
+  /// Rows of the layers here besides those of tokens.
+  int64_t others() const { return others_; }
+  /// x [B, L, ..] -> the rows of tokens that are here; x may be undefined.
   Tensor of(const Tensor& x) const;
   /// Makes the context of the layers above that of these rows.
   void place(LayerContext& ctx) const;
@@ -35,7 +38,7 @@ class OwnRows {
 
  private:
   Pass pass_;
-  int64_t first_ = 0, count_ = 0;
+  int64_t first_ = 0, count_ = 0, others_ = 0;
 };
 
 }  // namespace longspan

@@ -12,6 +12,7 @@
 
 #include "autograd/mode.h"
 #include "core/graph.h"
+#include "core/ranks/sequence_split.h"
 #include "core/scope.h"
 #include "nn/attention/decoding_memory.h"
 #include "ops/copy.h"
@@ -114,14 +115,29 @@ LayerContext BpTransformer::layer_context(int64_t queries, int64_t keys, int64_t
   return ctx;
 }
 
+int64_t BpTransformer::layer_rows(int64_t tokens) const { return Tree{tokens}.nodes(); }
+
+Stack::Result BpTransformer::over_nodes(const Tensor& x, const LayerContext& ctx, Pass pass,
+                                        std::vector<Tensor>* each) const {
+  if (pass.split == nullptr) return stack_.forward(with_zero_spans(x), ctx, {}, pass, each);
+  // The last layer computes all nodes too: only so do all processes have their share of its rows.
+  LayerContext local = ctx;
+  local.own.set(EdgeContext{ctx.own.find<EdgeContext>()->rows, nullptr, nullptr});
+  const int64_t leaves = x.dim(1), spans = pass.split->rows(pass.rows).count - leaves;
+  const Tensor none = Tensor::zeros({x.dim(0), spans, x.dim(2)}, x.dtype(), x.device());
+  Stack::Result result = stack_.forward(concat({x, none}, 1), local, {}, pass, each);
+  result.y = narrow(result.y, 1, 0, leaves);
+  return result;
+}
+
 Stack::Result BpTransformer::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                                  Pass pass) const {
-  if (x.dim(1) == 0) {
+  if (x.dim(1) == 0 && pass.split == nullptr) {
     Stack::Result nothing;
     nothing.y = x;
     return nothing;
   }
-  if (!ctx.decoding) return stack_.forward(with_zero_spans(x), ctx, {}, pass);
+  if (!ctx.decoding) return over_nodes(x, ctx, pass);
   const auto& layers = state->memory.layers;
   const int64_t slots = layers.empty() ? 0 : layers.front().get<KeyValues>().keys.dim(2);
   const GrowingTree nodes(ctx.position, x.dim(1), slots, config_.tree(true));
@@ -146,20 +162,21 @@ LanguageModel::Losses BpTransformer::loss(const Tensor& tokens, const Tensor& ta
   }
   const Scope scope(kName);
   require_no_memory(kName, memory);
-  const Tensor x = embedded(tokens, 0, pass);
-  const int64_t n = x.dim(1);
+  const OwnRows own = own_rows(tokens, pass);
+  const Tensor x = embedded(own.of(tokens), own.first(), own.pass()), here = own.of(targets);
+  const int64_t n = tokens.dim(1);
   std::vector<Tensor> each;
-  const Stack::Result layers =
-      stack_.forward(with_zero_spans(x), layer_context(n, n, 0), {}, pass, &each);
+  const Stack::Result layers = over_nodes(x, layer_context(n, n, 0), own.pass(), &each);
   Losses result;
-  result.loss = loss(layers.y, targets, pass);
+  result.loss = own.share(loss(layers.y, here, own.pass()), targets);
   graph::refuse("intermediate losses", "layers stop predicting as training goes on");
   Tensor sum;
   double heads = 1;
   for (int64_t i = 0; i + 1 < n_layer; ++i) {
     if (static_cast<double>(i + 1) <= static_cast<double>(n_layer) * pass.progress) continue;
-    const Tensor leaves = narrow(each[static_cast<size_t>(i)], 1, 0, n);
-    const Tensor term = loss(leaves, targets, pass.at("intermediate").at(static_cast<uint64_t>(i)));
+    const Tensor leaves = narrow(each[static_cast<size_t>(i)], 1, 0, x.dim(1));
+    const Pass site = own.pass().at("intermediate").at(static_cast<uint64_t>(i));
+    const Tensor term = own.share(loss(leaves, here, site), targets);
     sum = sum ? add(sum, term) : term;
     ++heads;
   }

@@ -54,7 +54,6 @@ class BpTransformer final : public CausalDecoder, public Remarks {
   /// [H, N, N] over the nodes, leaves first. Rows that the last layer does not compute are 0.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  std::vector<int64_t> divided_heads() const override { return {}; }
   /// Says how many pairs the tree has, and full attention.
   std::string remark(int64_t length) const override;
 
@@ -63,6 +62,11 @@ class BpTransformer final : public CausalDecoder, public Remarks {
   Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override;
   Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                     Pass pass) const override;
+  int64_t layer_rows(int64_t tokens) const override;
+  /// Runs the layers over the nodes of trees whose leaves are x [B, n, D]; returns the leaves. With
+  /// Pass::split, over the nodes that are here.
+  Stack::Result over_nodes(const Tensor& x, const LayerContext& ctx, Pass pass,
+                           std::vector<Tensor>* each = nullptr) const;
   void visit_more(Visitor& v) override;
 
   BpTransformerConfig config_;

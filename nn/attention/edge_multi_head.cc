@@ -3,6 +3,7 @@
 #include "autograd/mode.h"
 #include "core/kernels/copy.h"
 #include "nn/attention/decoding_memory.h"
+#include "nn/attention/head_share.h"
 #include "nn/attention/multi_head.h"
 #include "ops/attention/edge_attention.h"
 #include "ops/copy.h"
@@ -73,8 +74,10 @@ Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pas
   const EdgeRows& rows = *edges->rows;
   Output result;
   result.memory = ctx.memory;
-  const Tensor q = split_heads(q_.forward(rows.of(x)));
-  Tensor k = split_heads(k_.forward(x)), v = split_heads(v_.forward(x));
+  const HeadShare share(options_.n_head, pass);
+  const Tensor q = share.to_heads(split_heads(q_.forward(rows.of(x))));
+  Tensor k = share.to_heads(split_heads(k_.forward(x)));
+  Tensor v = share.to_heads(split_heads(v_.forward(x)));
   if (ctx.decoding) {
     require_no_recording();
     const auto& old = ctx.memory.get<KeyValues>();
@@ -83,8 +86,8 @@ Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pas
     result.memory.set(KeyValues{k, v});
   }
   const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};
-  result.y =
-      merge(edge_attention(q, k, v, relation, rows.layout, 0, {options_.dropout, pass.at("attn")}));
+  const Dropout dropout{options_.dropout, share.site(pass.at("attn"))};
+  result.y = merge(share.to_rows(edge_attention(q, k, v, relation, rows.layout, 0, dropout)));
   return result;
 }
 

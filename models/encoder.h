@@ -9,14 +9,13 @@
 
 #include "models/capabilities.h"
 #include "models/model.h"
+#include "models/own_rows.h"
 #include "models/parts.h"
 #include "nn/attention/multi_head.h"
 #include "nn/position.h"
 #include "nn/stack.h"
 
 namespace longspan {
-
-class OwnRows;
 
 /// How a learned position table is initialized: drawn at random, or as sines and cosines
 /// \cite vaswani2017 of the same variance, from which the model learns relative positions in few
@@ -153,16 +152,16 @@ class Encoder : public LanguageModel,
   int64_t token_types() const override { return config_.token_types; }
   /// The heads applied to forward().
   Tensor class_logits(const EncoderInputs& in, Pass pass) const override {
-    return classify(forward(in, pass), pass);
+    return classify(forward(in, whole(name_, pass)), pass);
   }
   Tensor tag_logits(const EncoderInputs& in, Pass pass) const override {
-    return tag(forward(in, pass), pass);
+    return tag(forward(in, whole(name_, pass)), pass);
   }
   SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override {
-    return spans(forward(in, pass), in.lengths, pass);
+    return spans(forward(in, whole(name_, pass)), in.lengths, pass);
   }
   Tensor candidate_scores(const EncoderInputs& in, const Tensor& places, Pass pass) const override {
-    return choose(forward(in, pass), places);
+    return choose(forward(in, whole(name_, pass)), places);
   }
   int64_t max_length() const override { return config_.n_max; }
   Device device() const override { return token_.weight.device(); }

@@ -9,6 +9,13 @@
 
 namespace longspan {
 
+const Pass& whole(std::string_view model, const Pass& pass) {
+  require<NotImplemented>(pass.split == nullptr, model,
+                          "heads for sequences, labels of tokens and answers read all rows, which "
+                          "processes do not split; leave out Pass::split (ranks.sequence)");
+  return pass;
+}
+
 OwnRows::OwnRows(const Tensor& tokens, const Pass& pass, int64_t rows) : pass_(pass) {
   if (tokens.rank() != 2) return;
   const int64_t length = tokens.dim(1);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "core/generator.h"
@@ -9,6 +10,10 @@
 #include "nn/layer.h"
 
 namespace longspan {
+
+/// Returns the pass. Throws NotImplemented if processes split sequences: `model` names what reads
+/// all rows, such as a head for a whole sequence.
+const Pass& whole(std::string_view model, const Pass& pass);
 
 /// The rows of a batch [B, L] that this process computes: all, or with Pass::split its own, of one
 /// sample. A model gets all tokens in all processes, so that masks, positions and layouts need no

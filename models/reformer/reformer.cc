@@ -231,13 +231,14 @@ Tensor Reformer::hidden_of(const EncoderInputs& in, Pass pass) const {
 
 Tensor Reformer::class_logits(const EncoderInputs& in, Pass pass) const {
   require(config_.classes > 0, kName, "classification needs classes > 0");
-  const Tensor hidden = dropout(hidden_of(in, pass), config_.dropout, pass.at("pool"));
+  const Tensor hidden =
+      dropout(hidden_of(in, whole(kName, pass)), config_.dropout, pass.at("pool"));
   return classes_.forward(hidden, config_.dropout, pass);
 }
 
 SpanLogits Reformer::span_logits(const EncoderInputs& in, Pass pass) const {
   require(config_.span_head, kName, "answers as spans need span_head");
-  return span_logits_of(spans_.forward(hidden_of(in, pass)), in.lengths);
+  return span_logits_of(spans_.forward(hidden_of(in, whole(kName, pass))), in.lengths);
 }
 
 void Reformer::visit_more(Visitor& v) {

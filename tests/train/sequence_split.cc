@@ -332,6 +332,37 @@ TEST(SplitModels, AShardMayHaveNoTarget) {
   for (const ModelEntry& entry : models()) expect_same(entry, DType::f64, {}, 0, true);
 }
 
+TEST(SplitModels, HeadsThatReadAllRowsRefuseIt) {
+  const auto group = Communicator::rehearsed(0, 2);
+  const SequenceSplit split(*group);
+  Pass pass;
+  pass.split = &split;
+  const auto refused = [&](const char* name, const char* head, const auto& call) {
+    const auto entry = std::find_if(models().begin(), models().end(),
+                                    [&](const ModelEntry& e) { return e.name == name; });
+    const Tiny tiny(*entry, DType::f32, {parse_setting(head, "test")});
+    const EncoderInputs in{.tokens = some_tokens(1, 8, tiny.model->vocab())};
+    EXPECT_TRUE(message_of<NotImplemented>([&] {
+                  call(*tiny.model, in);
+                }).ends_with("leave out Pass::split (ranks.sequence)"));
+  };
+  const auto classes = [&](const LanguageModel& m, const EncoderInputs& in) {
+    need<ClassifiesSequences>(m).class_logits(in, pass);
+  };
+  const auto tags = [&](const LanguageModel& m, const EncoderInputs& in) {
+    need<TagsTokens>(m).tag_logits(in, pass);
+  };
+  const auto spans = [&](const LanguageModel& m, const EncoderInputs& in) {
+    need<FindsSpans>(m).span_logits(in, pass);
+  };
+  refused("blockbert", "classes=2", classes);
+  refused("blockbert", "tags=2", tags);
+  refused("bigbird", "span_head=true", spans);
+  refused("transformer", "classes=2", classes);
+  refused("transformer", "tags=2", tags);
+  refused("transformer", "span_head=true", spans);
+}
+
 /// Settings of "key=value key=value".
 Settings settings_of(const std::string& text) {
   Settings all;

@@ -13,7 +13,7 @@ The model, for N processes of which groups of S compute a sequence together:
 
 Nothing is hidden behind computing: on a host, messages move inside the calls of a process that computes. Measures 1, 2 and 4
 processes over shared memory and over TCP, two layouts each, and writes FOLDER/scaling.jsonl (one row for each layout and
-network: measured and predicted seconds of a step) and FOLDER/batches.png and FOLDER/sequences.png: predicted speed up to 4,096 processes.
+network: measured and predicted seconds of a step in each turn) and FOLDER/batches.png and FOLDER/sequences.png: predicted speed up to 4,096 processes.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -49,10 +49,10 @@ def counted(build, ranks, together, batch, length, accumulate):
 
 
 def measured(build, text, ranks, network, together, batches, batch, length):
-    """Median seconds of steps 4 to 12."""
+    """Median seconds of steps 4 to 7."""
     with tempfile.TemporaryDirectory() as folder:
         output_of([*launch(ranks, network), build / "longspan", "train", "--data", f"bytes={text}", "--out", f"{folder}/run", "--threads", 1,
-                   "--batch", batch, "--length", length, "--steps", 12, "--split", "99/1/0", "--eval-every", 0, "--save-every", 0,
+                   "--batch", batch, "--length", length, "--steps", 7, "--split", "99/1/0", "--eval-every", 0, "--save-every", 0,
                    "--log-every", 1, "--set", f"ranks.sequence={together}", "--set", f"accumulate={batches * together // ranks}", *MODEL])
         rows = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
     seconds = [row["seconds"] for row in rows if "tokens" in row]
@@ -85,30 +85,34 @@ def main():
     options = parser.parse_args()
     build, out = pathlib.Path(options.build).resolve(), pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    rows, rates = [], {}
-    for layout, shape in LAYOUTS.items():
-        together, batches = shape["together"], shape["batches"]
-        for ranks in (1, 2, 4):
-            for network in NETWORKS if ranks > 1 else ["shared memory"]:
-                own = min(together, ranks)
-                macs, sent, messages = counted(build, ranks, own, shape["batch"], shape["length"], batches * own // ranks)
-                times, pings = [], []
-                for _ in range(options.turns):
-                    times.append(measured(build, options.text, ranks, network, own, batches, shape["batch"], shape["length"]))
-                    if ranks > 1:
-                        pings.append(json.loads(output_of([*launch(ranks, network), build / "bench/bench_ping"])))
-                time = statistics.median(times)
-                if ranks == 1:
-                    rates[layout] = macs / time
-                # More processes than cores take turns.
-                rate = rates[layout] * min(1, CORES / ranks)
-                alpha, beta = (statistics.median(p[key] for p in pings) if pings else 0 for key in ("alpha", "beta"))
-                rows.append({"layout": layout, "processes": ranks, "together": own, "network": network, "measured_seconds": times,
-                             "predicted_seconds": seconds(macs, rate, sent, messages, alpha, beta), "macs": macs, "sent_bytes": sent,
-                             "sent_messages": messages, "alpha": alpha, "beta": beta, "rate": rate, "cores": CORES})
-                row = rows[-1]
-                print(f"{layout}, {ranks} processes, {network}: measured {time:.3f} s, predicted {row['predicted_seconds']:.3f} s,"
-                      f" {100 * (row['predicted_seconds'] / time - 1):+.0f} %", flush=True)
+    configurations = [(layout, ranks, network) for layout in LAYOUTS for ranks in (1, 2, 4)
+                      for network in (NETWORKS if ranks > 1 else ["shared memory"])]
+    found = {c: [] for c in configurations}
+    for _ in range(options.turns):  # of all, so that they see the machine alike
+        rates = {}
+        for layout, ranks, network in configurations:
+            shape = LAYOUTS[layout]
+            own = min(shape["together"], ranks)
+            macs, sent, messages = counted(build, ranks, own, shape["batch"], shape["length"], shape["batches"] * own // ranks)
+            ping = {"alpha": 0, "beta": 0}
+            if ranks > 1:
+                ping = json.loads(output_of([*launch(ranks, network), build / "bench/bench_ping"]))
+            time = measured(build, options.text, ranks, network, own, shape["batches"], shape["batch"], shape["length"])
+            if ranks == 1:
+                rates[layout] = macs / time
+            rate = rates[layout] * min(1, CORES / ranks)  # more processes than cores take turns
+            expected = seconds(macs, rate, sent, messages, ping["alpha"], ping["beta"])
+            found[layout, ranks, network].append({"measured": time, "predicted": expected, "rate": rate, "alpha": ping["alpha"],
+                                                  "beta": ping["beta"], "macs": macs, "sent_bytes": sent, "sent_messages": messages})
+    rows = []
+    for (layout, ranks, network), turns in found.items():
+        ratio = statistics.median(t["predicted"] / t["measured"] for t in turns)
+        rows.append({"layout": layout, "processes": ranks, "together": min(LAYOUTS[layout]["together"], ranks), "network": network,
+                     "cores": CORES, "predicted_over_measured": ratio, "turns": turns})
+        middle = {key: statistics.median(t[key] for t in turns) for key in ("measured", "predicted")}
+        print(f"{layout}, {ranks} processes, {network}: measured {middle['measured']:.2f} s, predicted {middle['predicted']:.2f} s,"
+              f" {100 * (ratio - 1):+.0f} % (median of the turns)", flush=True)
+    rates = {layout: statistics.median(t["rate"] for t in found[layout, 1, "shared memory"]) for layout in LAYOUTS}
     (out / "scaling.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pictures = []
     for layout, shape in LAYOUTS.items():

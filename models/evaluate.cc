@@ -17,16 +17,18 @@ struct ScoredWindow {
   int64_t begin, length, counted;
 };
 
-/// The pass of scoring: with DividedScoring, of this process's rows.
-Pass scoring_pass() {
+/// The pass of scoring: with DividedScoring, of this process's rows. Each process scores what is
+/// too short to be split.
+Pass scoring_pass(int64_t length) {
   Pass pass;
   pass.split = DividedScoring::split();
+  if (pass.split != nullptr && length < pass.split->size()) pass.split = nullptr;
   return pass;
 }
 
 /// Returns the mean loss of all targets, of which processes that split a sequence have shares.
-double whole(const Tensor& loss) {
-  const SequenceSplit* const split = DividedScoring::split();
+double summed(const Tensor& loss, const Pass& pass) {
+  const SequenceSplit* const split = pass.split;
   if (split == nullptr) return loss.item();
   Packer mine;
   mine.put(loss.item());
@@ -38,11 +40,11 @@ double whole(const Tensor& loss) {
 }
 
 /// Scores these targets with the mean loss that losses() computes.
-Score score_of(const Tensor& targets, auto losses) {
+Score score_of(const Tensor& targets, const Pass& pass, auto losses) {
   const NoGrad off;
   const Scoring exact;
   Score s{.count = count_targets(targets)};
-  if (s.count > 0) s.nats = whole(losses().loss) * static_cast<double>(s.count);
+  if (s.count > 0) s.nats = summed(losses().loss, pass) * static_cast<double>(s.count);
   return s;
 }
 
@@ -93,8 +95,9 @@ Answers count_right(const Tensor& logits, const Tensor& targets) {
 }
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
-  return score_of(targets, [&] {
-    return model.loss(tokens, targets, scoring_memory(model, tokens.dim(0)), scoring_pass());
+  const Pass pass = scoring_pass(tokens.dim(1));
+  return score_of(targets, pass, [&] {
+    return model.loss(tokens, targets, scoring_memory(model, tokens.dim(0)), pass);
   });
 }
 
@@ -133,18 +136,20 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
             SegmentMemory& memory) {
   const NoGrad off;
   const Scoring exact;
-  auto losses = model.loss(tokens, targets, memory, scoring_pass());
+  const Pass pass = scoring_pass(tokens.dim(1));
+  auto losses = model.loss(tokens, targets, memory, pass);
   memory = std::move(losses.memory);
   Score s{.count = count_targets(targets)};
-  if (s.count > 0) s.nats = whole(losses.loss) * static_cast<double>(s.count);
+  if (s.count > 0) s.nats = summed(losses.loss, pass) * static_cast<double>(s.count);
   return s;
 }
 
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets) {
   const auto& writer = need<WritesSequences>(model);
-  return score_of(targets,
-                  [&] { return writer.sequence_loss(source, tokens, targets, scoring_pass()); });
+  const Pass pass = scoring_pass(std::min(source.tokens.dim(1), tokens.dim(1)));
+  return score_of(targets, pass,
+                  [&] { return writer.sequence_loss(source, tokens, targets, pass); });
 }
 
 Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,

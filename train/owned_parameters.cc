@@ -64,6 +64,8 @@ std::vector<Described> described(const std::string& bytes) {
 
 std::vector<ParameterGroup> OwnedParameters::divide(const std::vector<ParameterGroup>& groups,
                                                     bool divisible) {
+  require(together_ >= 1 && ranks_.size() % together_ == 0, kOp,
+          "{} ranks cannot be divided into groups of {}", ranks_.size(), together_);
   parameters_.clear();
   parts_.clear();
   for (const ParameterGroup& group : groups) {

@@ -157,7 +157,7 @@ SampleData::SampleData(const TrainingRun& run, const SampleTask& task)
           expected, expected);
   const int64_t tokens = std::max<int64_t>(task_->shape().length, 1);
   const auto sample = [this](int64_t i) { return samples("train", run_.origin.samples + i, 1)[0]; };
-  streams_.emplace(sample, tokens, run.config.batch * run.config.accumulate,
+  streams_.emplace(sample, tokens, run.config.batch * run.config.batches_per_step(),
                    memory_length(*run.model) > 0 ? run.config.length : tokens, run.device);
 }
 
@@ -228,7 +228,7 @@ Batch SampleData::batch_of(int64_t i) const {
 void SampleData::each_segment(
     const std::vector<Sample>& rows,
     const std::function<void(const Batch&, SegmentMemory&)>& visit) const {
-  SegmentMemory memory = evaluation_memory(*run_.model, std::ssize(rows));
+  SegmentMemory memory = scoring_memory(*run_.model, std::ssize(rows));
   if (segments() == 1) return visit(stack(rows, run_.device), memory);
   for (int64_t s = 0; s < segments(); ++s) {
     visit(stack_segment(rows, s, run_.config.length, run_.device), memory);

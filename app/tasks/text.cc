@@ -200,15 +200,16 @@ EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
   return {part, std::clamp<int64_t>(many, 1, most_together()), length, warm_up, run_.device};
 }
 
+// All processes score all streams: there are few, so that others would wait for one as long as it
+// takes.
 Score TextData::score_streams(const CorpusPart& part) const {
   const EvaluationStreams batches = evaluation_streams(part);
-  ScoreSum all;
+  Score all;
   for (int64_t first = 0; first < batches.streams(); first += together()) {
     const int64_t count = std::min(together(), batches.streams() - first);
-    all.add(
-        [&] { return longspan::score_streams(*run_.model, batches.some(first, count), count); });
+    all += longspan::score_streams(*run_.model, batches.some(first, count), count);
   }
-  return all.total();
+  return all;
 }
 
 std::string TextData::protocol(const std::string& part) const {

@@ -73,6 +73,11 @@ class BlockBert final : public Encoder {
   BlockBert(const BlockBertConfig& config, const Init& init);
 
   const BlockBertConfig& config() const { return config_; }
+  /// None with attention_impl = materialized.
+  std::vector<int64_t> divided_heads() const override {
+    return config_.attention_impl == AttentionImpl::materialized ? std::vector<int64_t>{}
+                                                                 : Encoder::divided_heads();
+  }
 
  protected:
   LayerContext layer_context(const EncoderInputs& in, Pass pass) const override;

@@ -117,6 +117,13 @@ LayerContext Linformer::layer_context(const EncoderInputs& in, Pass /*pass*/) co
   return seen;
 }
 
+std::vector<int64_t> Linformer::divided_heads() const {
+  const LinformerConfig& c = config_;
+  const bool mixes = c.projection == RowProjection::conv && c.sharing != ProjectionSharing::none &&
+                     c.projection_order == ProjectionOrder::input;
+  return mixes ? std::vector<int64_t>{} : Encoder::divided_heads();
+}
+
 AttentionOutline Linformer::attention_outline(int64_t layer, int64_t length) const {
   const int64_t rows = linformer_options(config_, layer).rows(length);
   LayerContext all;

@@ -49,6 +49,8 @@ class Linformer final : public Encoder {
   const LinformerConfig& config() const { return config_; }
   /// The columns are the projected rows.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  /// None where a convolution of the input mixes the columns of all heads.
+  std::vector<int64_t> divided_heads() const override;
 
  protected:
   LayerContext layer_context(const EncoderInputs& in, Pass pass) const override;

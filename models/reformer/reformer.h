@@ -205,6 +205,10 @@ class Reformer final : public CausalDecoder,
   bool finds_spans() const override { return config_.span_head; }
   /// From the first token.
   Tensor class_logits(const EncoderInputs& in, Pass pass) const override;
+  /// None with whole_chunks.
+  std::vector<int64_t> divided_heads() const override {
+    return config_.whole_chunks ? std::vector<int64_t>{} : CausalDecoder::divided_heads();
+  }
   SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override;
   void visit(Visitor& v) override;
 

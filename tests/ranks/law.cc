@@ -64,6 +64,23 @@ TEST(Law, HoldsForAModelWithStreamsAndOneWithStatistics) {
   expect_law("routing", small_run(data, "routing"), 4, {2});
 }
 
+/// The settings of a small run on generated samples.
+Settings generated(const SmallData& data, std::string_view model) {
+  Settings all = small_run(data, model);
+  std::erase_if(
+      all, [](const Setting& s) { return s.key == "data" || s.key == "task" || s.key == "split"; });
+  all.push_back(typed("task", "duplicate"));
+  all.push_back(typed("length", "8"));
+  all.push_back(typed("model.vocab", "64"));
+  return all;
+}
+
+TEST(Law, HoldsForGeneratedSamples) {
+  const SmallData data;
+  expect_law("transformer", generated(data, "transformer"), 3, {2});
+  expect_law("transformer_xl", generated(data, "transformer_xl"), 3, {2});
+}
+
 // Targets of masked texts differ in number; an update takes two steps; more than one group of
 // batches.
 TEST(Law, HoldsForUnequalTargetsPeriodsAndGroups) {

@@ -332,6 +332,19 @@ TEST(SplitModels, AShardMayHaveNoTarget) {
   for (const ModelEntry& entry : models()) expect_same(entry, DType::f64, {}, 0, true);
 }
 
+TEST(SplitModels, OptionsThatMixRowsSplitNothing) {
+  for (const auto& [name, option] : {std::pair{"blockbert", "attention_impl=materialized"},
+                                     {"linformer", "projection=conv"},
+                                     {"reformer", "whole_chunks=true"},
+                                     {"transformer", "half_loss=true"}}) {
+    const auto entry = std::find_if(models().begin(), models().end(),
+                                    [&](const ModelEntry& e) { return e.name == name; });
+    EXPECT_GT(processes_for(*Tiny(*entry, DType::f32, {}).model), 0) << name;
+    const Tiny mixing(*entry, DType::f32, {parse_setting(option, "test")});
+    EXPECT_EQ(processes_for(*mixing.model), 0) << name << " " << option;
+  }
+}
+
 TEST(SplitModels, HeadsThatReadAllRowsRefuseIt) {
   const auto group = Communicator::rehearsed(0, 2);
   const SequenceSplit split(*group);

@@ -25,6 +25,7 @@
 #include "core/parallel.h"
 #include "core/precision.h"
 #include "core/ranks/communicator.h"
+#include "core/ranks/device_transport.h"
 #include "core/ranks/packed.h"
 #include "core/ranks/sequence_split.h"
 #include "core/ranks/transport_module.h"

@@ -186,6 +186,13 @@ void require_sequence(const RunConfig& c, const LanguageModel& model) {
           "the losses of {} are not means over tokens, which is all that processes split; set "
           "ranks.sequence to 1, so that they compute batches of their own",
           c.task);
+  require(
+      implements<SplitsSequences>(model) == nullptr || ask<SplitsSequences>(model) != nullptr,
+      "ranks",
+      "{}, as it is configured, splits no sequence over processes (docs/several-processes.md says "
+      "which models and options do); set ranks.sequence to 1, so that they compute batches of "
+      "their own",
+      c.model_name);
   const auto* const splits = ask<SplitsSequences>(model);
   require(splits != nullptr, "ranks",
           "{} splits no sequence over processes; set ranks.sequence to 1, so that they compute "
@@ -202,8 +209,6 @@ void require_sequence(const RunConfig& c, const LanguageModel& model) {
         "{}",
         heads, c.model_name, together, whole);
   }
-  require(c.length >= together, "ranks", "{} tokens cannot be split by {} processes", c.length,
-          together);
 }
 
 void Position::add(double loss) {

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/graph.h"
 #include "models/capabilities.h"
+#include "models/evaluate.h"
 #include "models/scoring.h"
 #include "nn/memory_policy.h"
 #include "nn/reversible.h"
@@ -65,22 +66,20 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
 /// the one before. A memory of projected keys and values grows, and moves to new memory of twice
 /// the size that it needs then (nn/attention/decoding_memory.h), until it moves from one of full
 /// size to another. Where segments are much shorter than it is, longer ones stand for them.
-void validate_on(const LanguageModel& model, const RunConfig& c, Device device,
-                 const SequenceSplit* split) {
+void validate_on(const LanguageModel& model, const RunConfig& c, Device device) {
   const NoGrad off;
   const Scoring exact;
   HeldByPass held;
   std::vector<SegmentMemory> memory;
-  memory.push_back(split != nullptr ? empty_memory(model, c.batch)
-                                    : evaluation_memory(model, c.batch));
+  memory.push_back(scoring_memory(model, c.batch));
   int64_t length = c.length, segments = 2;
   if (memory.front().projected) {
     const int64_t rows = memory_length(model);
     length = std::max(length, std::min(rows / 12, model.max_length()));
     segments = 8 + 4 * rows / length;
   }
-  const auto forward =
-      forward_of(model, c, device, false, held, memory, Pass{.split = split}, length);
+  const auto forward = forward_of(model, c, device, false, held, memory,
+                                  Pass{.split = DividedScoring::split()}, length);
   for (int64_t i = 0; i < segments; ++i) {
     forward();
     memory.front() = std::move(held.losses.memory);
@@ -198,6 +197,38 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device, const Inspec
 
 namespace {
 
+/// Counts what a process sends in a step, of whose rounds of batches fewer may be rehearsed.
+class SentInStep {
+ public:
+  explicit SentInStep(const SharedTraining* shared) : shared_(shared) {}
+  void begin() {
+    before_ = before_round_ = now();
+    rounds_ = 0;
+  }
+  void after_round() {
+    const Sent all = now();
+    of_round_ = {all.bytes - before_round_.bytes, all.messages - before_round_.messages};
+    before_round_ = all;
+    ++rounds_;
+  }
+  void end(StepMemory& m, int64_t rounds) const {
+    const Sent all = now();
+    m.sent_bytes = all.bytes - before_.bytes + (rounds - rounds_) * of_round_.bytes;
+    m.sent_messages = all.messages - before_.messages + (rounds - rounds_) * of_round_.messages;
+  }
+
+ private:
+  struct Sent {
+    int64_t bytes = 0, messages = 0;
+  };
+  Sent now() const {
+    return shared_ != nullptr ? Sent{shared_->sent_bytes(), shared_->sent_messages()} : Sent{};
+  }
+  const SharedTraining* shared_;
+  Sent before_, before_round_, of_round_;
+  int64_t rounds_ = 0;
+};
+
 /// What a run has between steps.
 struct BetweenSteps {
   LanguageModel& model;
@@ -220,7 +251,9 @@ void add_peaks_between_steps(StepMemory& m, const BetweenSteps& b) {
   };
   m.evaluation_peak = peak_of([&] {
     const WeightAverage::Instead instead(b.average);
-    validate_on(b.model, b.c, b.device, b.shared != nullptr ? b.shared->split() : nullptr);
+    std::optional<DividedScoring> divided;
+    if (b.shared != nullptr) divided.emplace(b.shared->ranks, b.shared->sequence);
+    validate_on(b.model, b.c, b.device);
   });
   // The first process draws.
   const bool draws = b.shared == nullptr || b.shared->ranks.rank() == 0;
@@ -258,12 +291,13 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
                       .split = shared != nullptr ? shared->split() : nullptr},
                  c.length);
   const ReconstructionErrorMonitor inversion;  // as in training runs
+  SentInStep sent(shared);
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
                          .macs = macs,
                          .passes = passes,
                          .owned = owned,
-                         .after_pass = [&] { results.after_pass(); },
+                         .after_pass = [&] { results.after_pass(), sent.after_round(); },
                          .after_update = [&] { results.after_update(); },
                          .graph = graph};
   const auto round = [&] {
@@ -288,13 +322,9 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
   if (inspect) options.trace = &trace.emplace(device);
-  const int64_t bytes = shared != nullptr ? shared->sent_bytes() : 0;
-  const int64_t messages = shared != nullptr ? shared->sent_messages() : 0;
+  sent.begin();
   StepMemory m = measure_step(device, *optimizer, forward, options);
-  if (shared != nullptr) {
-    m.sent_bytes = shared->sent_bytes() - bytes;
-    m.sent_messages = shared->sent_messages() - messages;
-  }
+  sent.end(m, passes);
   if (graph) {
     // What the recording reads, and copies of its results.
     m.hold(Category::memory, 2 * results.memories.bytes);

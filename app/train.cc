@@ -185,6 +185,7 @@ Facts identity_of(Prepared& p) {
 /// Trains in several processes, of which the first writes.
 int train_together(Communicator& ranks, const CommandLine& line) {
   const std::string said = share_processors(ranks);
+  share_devices(ranks);
   std::optional<Prepared> prepared;
   std::optional<Training> training;
   try {

@@ -168,6 +168,9 @@ Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
   if (ranks != nullptr && ranks->size() > 1) {
     shared = std::make_unique<SharedTraining>(*ranks, static_cast<int>(c.ranks.sequence));
     shared->owned.overlap = c.ranks.overlap;
+    if (const std::string said = shared->open(run.device); !said.empty()) {
+      remark += (remark.empty() ? "" : "\n") + said;
+    }
   }
   optimizer =
       make_optimizer(c.optimizer, named_parameters(*run.model), shared ? &shared->owned : nullptr);

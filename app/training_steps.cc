@@ -11,6 +11,7 @@
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "core/graph.h"
+#include "core/ranks/packed.h"
 #include "models/evaluate.h"
 #include "nn/module_list.h"
 #include "ops/copy.h"
@@ -146,7 +147,7 @@ double TrainingSteps::loss_of(int64_t step) const {
   const double loss =
       task_data_.forward(step * run_.config.batches_per_step() + own, memory_of(own), pass)
           .losses.loss.item();
-  return shared_ == nullptr ? loss : sum_of_shares(*shared_->group, loss);
+  return shared_ == nullptr ? loss : sum_over(*shared_->group, loss, "the loss of a batch");
 }
 
 double TrainingSteps::unit_of(const RunConfig& c, const TaskData& data) {
@@ -204,6 +205,14 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   return done;
 }
 
+std::string SharedTraining::open(Device device) {
+  if (device.kind != DeviceKind::cuda) return {};
+  std::string problem = ranks.open(device);
+  if (problem.empty()) problem = group->open(device);
+  if (!problem.empty()) problem = "the devices exchange by way of the host: " + problem;
+  return problem;
+}
+
 bool is_own_batch(const SharedTraining* shared, int64_t i) {
   return shared == nullptr || i % shared->owned.groups() == shared->index();
 }
@@ -216,7 +225,8 @@ Pass TrainingSteps::pass_of(const Pass& step, int64_t batch) const {
 
 void TrainingSteps::add_reports(BatchReport own, double unit, StepResult& done, double& all) {
   if (shared_ == nullptr) return add_report(std::move(own), unit, done, all);
-  std::vector<BatchReport> reports = exchanged(shared_->ranks, std::move(own), modules_);
+  std::vector<BatchReport> reports =
+      exchanged(shared_->ranks, std::move(own), modules_, run_.device);
   const auto together = static_cast<size_t>(shared_->sequence.size());
   for (size_t first = 0; first < reports.size(); first += together) {
     add_report(sum_of_shares(std::span(reports).subspan(first, together)), unit, done, all);

@@ -36,6 +36,8 @@ struct SharedTraining {
   /// `together`: so many processes compute each batch (RunConfig::Ranks::sequence).
   SharedTraining(Communicator& of, int together)
       : ranks(of), owned(of, together), group(of.group(together)), sequence(*group) {}
+  /// Has devices exchange what they have without the host, if they can. Returns a remark if not.
+  std::string open(Device device);
   /// What the passes of models get: null if each process computes batches by itself.
   const SequenceSplit* split() const { return sequence.size() > 1 ? &sequence : nullptr; }
   /// The batch of each round that this process computes, or takes part in.

@@ -25,7 +25,7 @@ MODEL = ["--model", "transformer", "--memory", "standard", "--set", "model.d_mod
 LAYOUTS = {"batches": dict(together=1, batches=4, batch=4, length=512), "sequences": dict(together=2, batches=4, batch=1, length=2048)}
 NETWORKS = {"shared memory": [], "tcp": ["--mca", "btl", "tcp,self"]}
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-# For the picture: networks that data sheets describe, and a processor.
+# For the picture: seconds of a message and of a byte in networks, as data sheets have them.
 ASSUMED = {"10 Gbit/s": (20e-6, 8 / 10e9), "100 Gbit/s": (3e-6, 8 / 100e9)}
 
 

@@ -37,12 +37,25 @@ if(LONGSPAN_CUDA OR LONGSPAN_CUDA_OBJECTS)
     endif()
   endif()
   find_package(CUDAToolkit 12 REQUIRED)
+  # Its library is loaded at run time, by several processes alone.
+  find_path(LONGSPAN_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "the folder of nccl.h")
+  if(LONGSPAN_NCCL_INCLUDE)
+    message(STATUS "NCCL: ${LONGSPAN_NCCL_INCLUDE}/nccl.h")
+  else()
+    message(STATUS "NCCL: no nccl.h; devices of several processes exchange by way of the host")
+  endif()
 endif()
 
 # longspan_cuda(TARGET): the backend's sources in it.
 function(longspan_cuda target)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu
        ${PROJECT_SOURCE_DIR}/cuda/*.cc ${PROJECT_SOURCE_DIR}/cuda/*/*.cu ${PROJECT_SOURCE_DIR}/cuda/*/*.cc)
+  if(LONGSPAN_NCCL_INCLUDE)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/register.cc PROPERTIES COMPILE_DEFINITIONS
+                                LONGSPAN_NCCL=1)
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cuda/nccl/")
+  endif()
   target_sources(${target} PRIVATE ${sources})
   # fmt 9 takes nvcc for a compiler without constexpr.
   target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
@@ -52,6 +65,10 @@ function(longspan_cuda target)
   list(FILTER sources INCLUDE REGEX "\\.cc$")
   set_source_files_properties(${sources} PROPERTIES
                               COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}")
+  if(LONGSPAN_NCCL_INCLUDE)
+    list(FILTER sources INCLUDE REGEX "/cuda/nccl/")
+    set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS "-isystem;${LONGSPAN_NCCL_INCLUDE}")
+  endif()
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings
       -Xcompiler=-Wall,-Wextra,-Werror -Xptxas=-v>)

@@ -18,6 +18,9 @@ void register_kernels() {
   register_lsh();
   register_matmul();
   register_memory();
+#if LONGSPAN_NCCL
+  register_nccl();
+#endif
   register_norm();
   register_optim();
   register_pool();

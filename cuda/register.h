@@ -15,6 +15,7 @@ void register_linear_attention();
 void register_lsh();
 void register_matmul();
 void register_memory();
+void register_nccl();
 void register_norm();
 void register_optim();
 void register_pool();

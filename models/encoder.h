@@ -152,16 +152,16 @@ class Encoder : public LanguageModel,
   int64_t token_types() const override { return config_.token_types; }
   /// The heads applied to forward().
   Tensor class_logits(const EncoderInputs& in, Pass pass) const override {
-    return classify(forward(in, whole(name_, pass)), pass);
+    return classify(forward(in, undivided(name_, pass)), pass);
   }
   Tensor tag_logits(const EncoderInputs& in, Pass pass) const override {
-    return tag(forward(in, whole(name_, pass)), pass);
+    return tag(forward(in, undivided(name_, pass)), pass);
   }
   SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override {
-    return spans(forward(in, whole(name_, pass)), in.lengths, pass);
+    return spans(forward(in, undivided(name_, pass)), in.lengths, pass);
   }
   Tensor candidate_scores(const EncoderInputs& in, const Tensor& places, Pass pass) const override {
-    return choose(forward(in, whole(name_, pass)), places);
+    return choose(forward(in, undivided(name_, pass)), places);
   }
   int64_t max_length() const override { return config_.n_max; }
   Device device() const override { return token_.weight.device(); }

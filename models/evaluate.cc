@@ -17,34 +17,26 @@ struct ScoredWindow {
   int64_t begin, length, counted;
 };
 
-/// The pass of scoring: with DividedScoring, of this process's rows. Each process scores what is
-/// too short to be split.
-Pass scoring_pass(int64_t length) {
+/// The pass of scoring: with DividedScoring, of this process's rows.
+Pass scoring_pass() {
   Pass pass;
   pass.split = DividedScoring::split();
-  if (pass.split != nullptr && length < pass.split->size()) pass.split = nullptr;
   return pass;
 }
 
 /// Returns the mean loss of all targets, of which processes that split a sequence have shares.
-double summed(const Tensor& loss, const Pass& pass) {
-  const SequenceSplit* const split = pass.split;
-  if (split == nullptr) return loss.item();
-  Packer mine;
-  mine.put(loss.item());
-  double sum = 0;
-  for (const std::string& share : split->group().gather(mine.taken(), "the score of a batch")) {
-    sum += Unpacker(share).value<double>();
-  }
-  return sum;
+double all_shares(const Tensor& loss) {
+  const SequenceSplit* const split = DividedScoring::split();
+  return split == nullptr ? loss.item()
+                          : sum_over(split->group(), loss.item(), "the score of a batch");
 }
 
 /// Scores these targets with the mean loss that losses() computes.
-Score score_of(const Tensor& targets, const Pass& pass, auto losses) {
+Score score_of(const Tensor& targets, auto losses) {
   const NoGrad off;
   const Scoring exact;
   Score s{.count = count_targets(targets)};
-  if (s.count > 0) s.nats = summed(losses().loss, pass) * static_cast<double>(s.count);
+  if (s.count > 0) s.nats = all_shares(losses().loss) * static_cast<double>(s.count);
   return s;
 }
 
@@ -95,9 +87,8 @@ Answers count_right(const Tensor& logits, const Tensor& targets) {
 }
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
-  const Pass pass = scoring_pass(tokens.dim(1));
-  return score_of(targets, pass, [&] {
-    return model.loss(tokens, targets, scoring_memory(model, tokens.dim(0)), pass);
+  return score_of(targets, [&] {
+    return model.loss(tokens, targets, scoring_memory(model, tokens.dim(0)), scoring_pass());
   });
 }
 
@@ -136,20 +127,18 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
             SegmentMemory& memory) {
   const NoGrad off;
   const Scoring exact;
-  const Pass pass = scoring_pass(tokens.dim(1));
-  auto losses = model.loss(tokens, targets, memory, pass);
+  auto losses = model.loss(tokens, targets, memory, scoring_pass());
   memory = std::move(losses.memory);
   Score s{.count = count_targets(targets)};
-  if (s.count > 0) s.nats = summed(losses.loss, pass) * static_cast<double>(s.count);
+  if (s.count > 0) s.nats = all_shares(losses.loss) * static_cast<double>(s.count);
   return s;
 }
 
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets) {
   const auto& writer = need<WritesSequences>(model);
-  const Pass pass = scoring_pass(std::min(source.tokens.dim(1), tokens.dim(1)));
-  return score_of(targets, pass,
-                  [&] { return writer.sequence_loss(source, tokens, targets, pass); });
+  return score_of(targets,
+                  [&] { return writer.sequence_loss(source, tokens, targets, scoring_pass()); });
 }
 
 Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,

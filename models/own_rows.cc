@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-const Pass& whole(std::string_view model, const Pass& pass) {
+const Pass& undivided(std::string_view model, const Pass& pass) {
   require<NotImplemented>(pass.split == nullptr, model,
                           "heads for sequences, labels of tokens and answers read all rows, which "
                           "processes do not split; leave out Pass::split (ranks.sequence)");
@@ -20,7 +20,6 @@ OwnRows::OwnRows(const Tensor& tokens, const Pass& pass, int64_t rows) : pass_(p
   if (tokens.rank() != 2) return;
   const int64_t length = tokens.dim(1);
   if (rows < 0) rows = length;
-  others_ = rows - length;
   if (pass.split == nullptr) return;
   if (tokens.dim(0) != 1) {
     fail_with<ShapeError>("ranks",
@@ -31,7 +30,6 @@ OwnRows::OwnRows(const Tensor& tokens, const Pass& pass, int64_t rows) : pass_(p
   const auto [first, count] = pass.split->rows(rows);
   first_ = std::min(first, length);
   count_ = std::min(first + count, length) - first_;
-  others_ = count - count_;
   pass_.row = first;
   pass_.rows = rows;
 }

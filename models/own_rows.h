@@ -13,7 +13,7 @@ namespace longspan {
 
 /// Returns the pass. Throws NotImplemented if processes split sequences: `model` names what reads
 /// all rows, such as a head for a whole sequence.
-const Pass& whole(std::string_view model, const Pass& pass);
+const Pass& undivided(std::string_view model, const Pass& pass);
 
 /// The rows of a batch [B, L] that this process computes: all, or with Pass::split its own, of one
 /// sample. A model gets all tokens in all processes, so that masks, positions and layouts need no
@@ -28,8 +28,6 @@ class OwnRows {
   const Pass& pass() const { return pass_; }
   /// Index of the first of these rows.
   int64_t first() const { return first_; }
-  /// Rows of the layers here besides those of tokens.
-  int64_t others() const { return others_; }
   /// x [B, L, ..] -> the rows of tokens that are here; x may be undefined.
   Tensor of(const Tensor& x) const;
   /// Makes the context of the layers above that of these rows.
@@ -43,7 +41,7 @@ class OwnRows {
 
  private:
   Pass pass_;
-  int64_t first_ = 0, count_ = 0, others_ = 0;
+  int64_t first_ = 0, count_ = 0;
 };
 
 }  // namespace longspan

@@ -102,11 +102,21 @@ struct Layer : Module {
   }
   /// Whether row i of the output depends only on row i of x, and not on LayerContext.
   virtual bool position_wise() const { return false; }
+  /// Whether forward() computes the rows of this process where Pass::split says that others have
+  /// the other ones. Stacks refuse such a pass for layers that do not.
+  virtual bool splits() const { return position_wise(); }
   /// Returns the attention weights [B, H, L, T] of the rows of x, for plots and tests. Throws
   /// NoAttentionMap if the layer has none.
   virtual Tensor probabilities(const Tensor& /*x*/, const LayerContext& /*ctx*/) const {
     fail<NoAttentionMap>("attention map", "the layers of this model have none");
   }
 };
+
+/// Throws NotImplemented if processes split sequences and the layer does not.
+inline void require_splits(const Layer& layer, const Pass& pass) {
+  require<NotImplemented>(pass.split == nullptr || layer.splits(), "ranks",
+                          "a layer of this model computes whole sequences, which processes do not "
+                          "split; leave out Pass::split (set ranks.sequence to 1)");
+}
 
 }  // namespace longspan

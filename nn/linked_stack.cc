@@ -69,6 +69,9 @@ LinkedStreams LinkedBlock::forward(LinkedStreams x, const LinkedPatterns& see, P
     if (place_ == NormPlace::post) y = norm.forward(y);
     y = ff.forward(y, {}, site).y;
   };
+  require<NotImplemented>(pass.split == nullptr, "ranks",
+                          "processes do not split two linked streams; leave out Pass::split (set "
+                          "ranks.sequence to 1)");
   const LinkedStreams z = attention_->forward(attention_input(x), see, pass.at("attention"));
   autograd::CheckpointScope::end_branch();
   stream(x.l, z.l, norm_l_, ff_.front(), pass.at("long"));

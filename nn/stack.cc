@@ -57,6 +57,7 @@ Output Block::branch_output(const Branch& b, const Normalization* norm, const Te
       return out;
     });
   }
+  require_splits(*b.layer, pass);
   Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, ctx, pass);
   autograd::CheckpointScope::end_branch();
   if (!b.own_dropout) out.y = longspan::dropout(out.y, dropout_, pass.at("resid"));

@@ -16,7 +16,7 @@ namespace {
 /// Messages of runs of tensors, which have no data on the meta device.
 class Messages {
  public:
-  explicit Messages(const SequenceSplit& split) : split_(split) {}
+  Messages(const SequenceSplit& split, Device device) : split_(split), device_(device) {}
 
   /// x is contiguous, and its rows lie along the first axis.
   void send(int to, const Tensor& x, int64_t first, int64_t count) {
@@ -30,7 +30,7 @@ class Messages {
     if (bytes > 0) in_.push_back({from, data == nullptr ? data : data + at, bytes});
   }
   void exchange(const char* what) {
-    auto pending = split_.group().start(out_, in_, what);
+    auto pending = split_.group().start(out_, in_, what, device_);
     split_.group().wait(pending);
   }
 
@@ -42,6 +42,7 @@ class Messages {
   }
 
   const SequenceSplit& split_;
+  Device device_;
   std::vector<Communicator::Send> out_;
   std::vector<Communicator::Receive> in_;
 };
@@ -51,8 +52,6 @@ void check(const char* op, const Tensor& x, int rank, const SequenceSplit& split
   if (x.rank() != rank || x.dim(0) != 1) {
     fail_with<ShapeError>(op, "one sample at a time is split; use accumulate for more", {{"x", x}});
   }
-  require<NotImplemented>(x.device().kind != DeviceKind::cuda, op,
-                          "x is on {}; processes share sequences on the CPU", name_of(x.device()));
   const int64_t own = axis < 0 ? rows : split.rows(rows).count;
   if (axis >= 0 && x.dim(axis) != own) {
     fail_with<ShapeError>(op, fmt::format("this process has {} of {} rows", own, rows), {{"x", x}});
@@ -61,13 +60,14 @@ void check(const char* op, const Tensor& x, int rank, const SequenceSplit& split
 
 /// [1, H, n, d] -> [1, H / S, rows, d].
 Tensor to_heads(const Tensor& x, const SequenceSplit& split, int64_t rows) {
+  const NoGrad off;
   const int size = split.size(), me = split.index();
   const int64_t heads = split.heads(x.dim(1), "rows_to_heads").count, d = x.dim(3);
   // What goes to one process lies together.
   const Tensor parts =
       contiguous(transpose(unflatten(select(x, 0, 0), 0, size, heads), 1, 2));  // [S, n, h, d]
   Tensor y = Tensor::empty({rows, heads, d}, x.dtype(), x.device());
-  Messages messages(split);
+  Messages messages(split, x.device());
   for (int r = 0; r < size; ++r) {
     const auto [first, count] = split.rows(rows, r);
     if (r == me) {
@@ -84,12 +84,13 @@ Tensor to_heads(const Tensor& x, const SequenceSplit& split, int64_t rows) {
 
 /// [1, H / S, rows, d] -> [1, H, n, d].
 Tensor to_rows(const Tensor& x, const SequenceSplit& split) {
+  const NoGrad off;
   const int size = split.size(), me = split.index();
   const int64_t heads = x.dim(1), rows = x.dim(2), d = x.dim(3);
   const Tensor all = contiguous(transpose(select(x, 0, 0), 0, 1));  // [rows, h, d]
   const int64_t n = split.rows(rows).count;
   Tensor parts = Tensor::empty({size, n, heads, d}, x.dtype(), x.device());
-  Messages messages(split);
+  Messages messages(split, x.device());
   for (int r = 0; r < size; ++r) {
     const auto [first, count] = split.rows(rows, r);
     if (r == me) {
@@ -108,9 +109,10 @@ Tensor to_rows(const Tensor& x, const SequenceSplit& split) {
 
 /// [1, n, D] -> [1, rows, D].
 Tensor gathered(const Tensor& x, const SequenceSplit& split, int64_t rows) {
+  const NoGrad off;
   const Tensor own = contiguous(select(x, 0, 0));  // [n, D]
   Tensor y = Tensor::empty({rows, x.dim(2)}, x.dtype(), x.device());
-  Messages messages(split);
+  Messages messages(split, x.device());
   for (int r = 0; r < split.size(); ++r) {
     const auto [first, count] = split.rows(rows, r);
     if (r == split.index()) {
@@ -130,7 +132,7 @@ Tensor summed(const Tensor& dy, const SequenceSplit& split) {
   const Tensor all = contiguous(select(dy, 0, 0));  // [rows, D]
   const auto [begin, n] = split.rows(all.dim(0));
   Tensor parts = Tensor::empty({split.size(), n, all.dim(1)}, dy.dtype(), dy.device());
-  Messages messages(split);
+  Messages messages(split, dy.device());
   for (int r = 0; r < split.size(); ++r) {
     const auto [first, count] = split.rows(all.dim(0), r);
     if (r == split.index()) {
@@ -153,12 +155,7 @@ Tensor rows_to_heads(const Tensor& x, const SequenceSplit& split, int64_t rows) 
   constexpr const char* op = "rows_to_heads";
   check(op, x, 4, split, rows, 2);
   const auto by = &split;
-  Tensor y;
-  {
-    const NoGrad off;
-    y = to_heads(x, split, rows);
-  }
-  return record(op, {x}, y, {},
+  return record(op, {x}, to_heads(x, split, rows), {},
                 [by](const Context&, const Tensor& dy) { return Grads{heads_to_rows(dy, *by)}; });
 }
 
@@ -167,12 +164,7 @@ Tensor heads_to_rows(const Tensor& x, const SequenceSplit& split) {
   check(op, x, 4, split, x.rank() == 4 ? x.dim(2) : 0, -1);
   const auto by = &split;
   const int64_t rows = x.dim(2);
-  Tensor y;
-  {
-    const NoGrad off;
-    y = to_rows(x, split);
-  }
-  return record(op, {x}, y, {}, [by, rows](const Context&, const Tensor& dy) {
+  return record(op, {x}, to_rows(x, split), {}, [by, rows](const Context&, const Tensor& dy) {
     return Grads{rows_to_heads(dy, *by, rows)};
   });
 }
@@ -181,12 +173,7 @@ Tensor rows_of_all(const Tensor& x, const SequenceSplit& split, int64_t rows) {
   constexpr const char* op = "rows_of_all";
   check(op, x, 3, split, rows, 1);
   const auto by = &split;
-  Tensor y;
-  {
-    const NoGrad off;
-    y = gathered(x, split, rows);
-  }
-  return record(op, {x}, y, {},
+  return record(op, {x}, gathered(x, split, rows), {},
                 [by](const Context&, const Tensor& dy) { return Grads{summed(dy, *by)}; });
 }
 

@@ -9,7 +9,7 @@ namespace longspan {
 
 // Ops of processes that compute one sequence together (core/ranks/sequence_split.h). All of them
 // make the same calls in the same order, in the backward pass too. One sample at a time: B is 1.
-// Each op is the gradient of the other, and moves values without changing a bit.
+// They move values without changing a bit; the first two are each other's gradients.
 
 /// Takes all heads of this process's rows to all rows of its heads.
 ///   x        [1, H, n, d]   any dtype and strides; n rows of `rows`, as split.rows(rows) says

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the CUDA backend for the GPU of this machine, tests it and measures it beside PyTorch.
 #   scripts/gpu_check.sh                     every part, about ten minutes
-#   scripts/gpu_check.sh --part NAME ...     some: build tests repeat graphs sanitizer bench
+#   scripts/gpu_check.sh --part NAME ...     some: build tests repeat graphs ranks sanitizer bench
 #   scripts/gpu_check.sh --out DIR           where logs and JSON lines go (runs/gpu-check)
 #   scripts/gpu_check.sh --packages DIR      Debian packages' files for a machine without network
 #   scripts/gpu_check.sh --gather DIR        puts these files into DIR, on a Debian machine with network
@@ -46,7 +46,7 @@ while [ $# -gt 0 ]; do
     *) die "unknown option $1; see scripts/gpu_check.sh --help" ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(build tests repeat graphs sanitizer bench)
+[ ${#parts[@]} -gt 0 ] || parts=(build tests repeat graphs ranks sanitizer bench)
 
 mkdir -p "$out" && out=$(cd "$out" && pwd) || die "cannot write $out"
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
@@ -138,6 +138,37 @@ part_graphs() {
   detail=$(grep -v '^{' "$out/graph_steps.log" | tail -n 1)
 }
 
+# Two processes have the bits of one: with a GPU each by NCCL and by way of the host; where there is one
+# GPU, by way of the host alone.
+part_ranks() {
+  command -v mpirun >/dev/null && [ -e $build/longspan_mpi.so ] || { skip "no MPI here"; return; }
+  local folder=$out/ranks gpus way file said=()
+  gpus=$(nvidia-smi -L | wc -l)
+  rm -rf "$folder" && mkdir -p "$folder" && cat docs/*.md >"$folder/text" || return 1
+  local train=($build/longspan train --model transformer:tiny --data "bytes=$folder/text" --device cuda --steps 20
+    --length 64 --batch 2)
+  local two=(mpirun --allow-run-as-root --oversubscribe --bind-to none -np 2)
+  run 60 ranks_one "${train[@]}" --set accumulate=2 --out "$folder/one" || return 1
+  if [ "$gpus" -gt 1 ]; then
+    run 60 ranks_nccl env NCCL_DEBUG=WARN "${two[@]}" "${train[@]}" --out "$folder/nccl" || return 1
+    grep -q 'by way of the host' "$out/ranks_nccl.log" && said+=("no NCCL here:")
+    run 60 ranks_host env LONGSPAN_NCCL=off "${two[@]}" "${train[@]}" --out "$folder/host" || return 1
+  else
+    said+=("one GPU, NCCL not tried:")
+    run 60 ranks_host env LONGSPAN_NCCL=off CUDA_VISIBLE_DEVICES=0 "${two[@]}" "${train[@]}" \
+      --out "$folder/host" || return 1
+  fi
+  for way in nccl host; do
+    [ -e "$folder/$way" ] || continue
+    for file in model optimizer; do
+      cmp "$folder/one/checkpoints/step-20/$file.safetensors" \
+        "$folder/$way/checkpoints/step-20/$file.safetensors" || return 1
+    done
+    said+=("the bits of one process, by $way;")
+  done
+  detail="${said[*]}"
+}
+
 part_sanitizer() {
   command -v compute-sanitizer >/dev/null || { skip "no compute-sanitizer"; return; }
   local failed=0 tool
@@ -160,7 +191,7 @@ part_bench() {
 table=()
 failures=0
 for part in "${parts[@]}"; do
-  declare -F "part_$part" >/dev/null || die "no part $part; there are build, tests, repeat, graphs, sanitizer and bench"
+  declare -F "part_$part" >/dev/null || die "no part $part; there are build, tests, repeat, graphs, ranks, sanitizer and bench"
   if [ $again = no ] && grep -qs "\"part\": \"$part\", \"commit\": \"$commit\", \"state\": \"passed\"" "$record"; then
     table+=("$part|passed before|")
     continue

@@ -13,6 +13,7 @@
 #include "autograd/node.h"
 #include "core/error.h"
 #include "core/kernels/gradient.h"
+#include "core/memory.h"
 #include "core/ranks/packed.h"
 #include "ops/copy.h"
 #include "ops/optim.h"
@@ -70,10 +71,10 @@ std::vector<ParameterGroup> OwnedParameters::divide(const std::vector<ParameterG
   parts_.clear();
   for (const ParameterGroup& group : groups) {
     for (const NamedTensor& p : group.parameters) {
-      require<NotImplemented>(p.tensor.device().kind != DeviceKind::cuda, kOp,
-                              "the parameter \"{}\" is on {}; several processes train on the CPU",
-                              p.name, name_of(p.tensor.device()));
       require(p.tensor.contiguous(), kOp, "the parameter \"{}\" is not contiguous", p.name);
+      if (parameters_.empty()) device_ = p.tensor.device();
+      require(p.tensor.device() == device_, kOp, "the parameter \"{}\" is on {}, others on {}",
+              p.name, name_of(p.tensor.device()), name_of(device_));
       parameters_.push_back(p);
       if (std::find(clip_groups_.begin(), clip_groups_.end(), p.clip_group) == clip_groups_.end()) {
         clip_groups_.push_back(p.clip_group);
@@ -258,12 +259,19 @@ void OwnedParameters::start(Bucket& bucket) {
     bucket.held.push_back(std::move(g));
   }
   bucket.others[static_cast<size_t>(me)] = bucket.present;
+  // On the host the two are one exchange.
+  const bool apart = device_.kind == DeviceKind::cuda;
+  if (apart) {
+    bucket.pending = ranks_.start(out, in, "gradients", device_);
+    out.clear();
+    in.clear();
+  }
   for (int r = 0; r < ranks_.size(); ++r) {
     if (r == me) continue;
     out.push_back({r, bucket.present.data(), std::ssize(bucket.present)});
     in.push_back({r, bucket.others[static_cast<size_t>(r)].data(), std::ssize(bucket.present)});
   }
-  bucket.pending = ranks_.start(out, in, "gradients");
+  (apart ? bucket.presence : bucket.pending) = ranks_.start(out, in, "gradients");
 }
 
 Tensor OwnedParameters::sum_of_group(Bucket& bucket, size_t k, int group) const {
@@ -284,6 +292,7 @@ Tensor OwnedParameters::sum_of_group(Bucket& bucket, size_t k, int group) const 
 
 void OwnedParameters::finish(Bucket& bucket) {
   wait(bucket.pending);
+  wait(bucket.presence);
   bucket.held.clear();
   for (size_t k = 0; k < bucket.parameters.size(); ++k) {
     const size_t i = bucket.parameters[k];
@@ -300,7 +309,9 @@ void OwnedParameters::poll() {
   if (now - polled_ < kPause) return;
   polled_ = now;
   for (size_t b = 0; b < started_; ++b) {
-    if (!buckets_[b].pending.ended()) ranks_.poll(buckets_[b].pending);
+    for (Communicator::Pending* pending : {&buckets_[b].pending, &buckets_[b].presence}) {
+      if (!pending->ended()) ranks_.poll(*pending);
+    }
   }
 }
 
@@ -328,7 +339,7 @@ void OwnedParameters::spread() {
       if (count(i, r) > 0) in.push_back({r, at(r), count(i, r) * bytes});
     }
   }
-  auto pending = ranks_.start(out, in, "parameters");
+  auto pending = ranks_.start(out, in, "parameters", device_);
   wait(pending);
 }
 
@@ -375,7 +386,13 @@ std::optional<size_t> OwnedParameters::parameter_of(const std::string& name) con
   return std::nullopt;
 }
 
-TensorList OwnedParameters::whole(const TensorList& parts, const std::string& what) {
+TensorList OwnedParameters::whole(const TensorList& on_device, const std::string& what) {
+  TensorList parts;
+  for (const NamedTensor& part : on_device) {
+    parts.push_back({part.name, device_.kind == DeviceKind::cuda
+                                    ? to_device(part.tensor.detach(), {})
+                                    : part.tensor});
+  }
   const std::vector<std::string> texts = ranks_.gather(description_of(parts), what);
   std::vector<std::vector<Described>> all;
   for (const std::string& text : texts) all.push_back(described(text));
@@ -430,8 +447,8 @@ void OwnedParameters::take(const TensorList& whole, const TensorList& parts) con
     if (!fits) fail_with<ShapeError>(kOp, "a state does not fit", {{part.name, at->tensor}});
     Tensor to = part.tensor;
     const auto bytes = static_cast<int64_t>(size_of(to.dtype()));
-    std::memcpy(data_of_written(to), data_of(at->tensor) + begin * bytes,
-                static_cast<size_t>(n * bytes));
+    copy_from_host(to.device(), data_of_written(to), data_of(at->tensor) + begin * bytes,
+                   n * bytes);
   }
 }
 

@@ -38,8 +38,8 @@ class OwnedParameters : public Optimizer::Shared {
   /// Divides parameters among the ranks and returns the groups with this rank's parts in their
   /// places: [n] of a parameter's elements in row-major order, n may be 0. Elements are dealt in
   /// runs of pieces of 32,768, so that each rank has nearly as many. If not `divisible`, each
-  /// parameter is owned as a whole: the optimizer needs norms or means of whole tensors. Throws
-  /// NotImplemented unless all are on the CPU.
+  /// parameter is owned as a whole: the optimizer needs norms or means of whole tensors. All are on
+  /// one device.
   std::vector<ParameterGroup> divide(const std::vector<ParameterGroup>& groups, bool divisible);
 
   /// The whole parameters, in order of the groups.
@@ -88,7 +88,7 @@ class OwnedParameters : public Optimizer::Shared {
     std::string present;                       // which parameters have a gradient here: 1, else 0
     std::vector<std::string> others;           // the same of each rank
     std::vector<std::vector<Tensor>> arrived;  // of each parameter, of each rank
-    Communicator::Pending pending = {};
+    Communicator::Pending pending = {}, presence = {};  // of the gradients, and of `present`
   };
   void deal(bool divisible);
   void make_buckets();
@@ -107,6 +107,7 @@ class OwnedParameters : public Optimizer::Shared {
 
   Communicator& ranks_;
   int together_;
+  Device device_;
   bool divisible_ = true;
   TensorList parameters_;
   std::vector<Part> parts_;

@@ -29,12 +29,12 @@ std::string packed(const BatchReport& report, const ModuleList& modules) {
     require(at < modules.modules.size(), "ranks", "statistics are of a module that is not visited");
     p.put(at);
     p.put(s.sums.size());
-    for (const Tensor& sum : s.sums) p.put(contiguous(sum.detach()));
+    for (const Tensor& sum : s.sums) p.put(to_device(contiguous(sum.detach()), {}));
   }
   return p.taken();
 }
 
-BatchReport unpacked(std::string_view bytes, const ModuleList& modules) {
+BatchReport unpacked(std::string_view bytes, const ModuleList& modules, Device device) {
   Unpacker u(bytes);
   BatchReport report;
   report.loss = u.value<double>();
@@ -47,7 +47,8 @@ BatchReport unpacked(std::string_view bytes, const ModuleList& modules) {
   }
   for (auto left = u.value<size_t>(); left > 0; --left) {
     Statistics s{.of = modules.modules.at(u.value<size_t>()).second, .sums = {}};
-    for (auto sums = u.value<size_t>(); sums > 0; --sums) s.sums.push_back(u.tensor());
+    for (auto sums = u.value<size_t>(); sums > 0; --sums)
+      s.sums.push_back(to_device(u.tensor(), device));
     report.statistics.push_back(std::move(s));
   }
   return report;
@@ -55,12 +56,12 @@ BatchReport unpacked(std::string_view bytes, const ModuleList& modules) {
 
 }  // namespace
 
-std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own,
-                                   const ModuleList& modules) {
+std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own, const ModuleList& modules,
+                                   Device device) {
   if (ranks.size() == 1) return {std::move(own)};
   std::vector<BatchReport> all;
   for (const std::string& bytes : ranks.gather(packed(own, modules), "the losses of a batch")) {
-    all.push_back(unpacked(bytes, modules));
+    all.push_back(unpacked(bytes, modules, device));
   }
   return all;
 }
@@ -78,22 +79,12 @@ BatchReport sum_of_shares(std::span<BatchReport> shares) {
   return sum;
 }
 
-double sum_of_shares(Communicator& group, double loss) {
-  Packer mine;
-  mine.put(loss);
-  double sum = 0;
-  for (const std::string& share : group.gather(mine.taken(), "the loss of a batch")) {
-    sum += Unpacker(share).value<double>();
-  }
-  return sum;
-}
-
 std::vector<TensorList> to_first(Communicator& ranks, const TensorList& mine,
                                  const std::string& what) {
   Packer p;
   for (const NamedTensor& t : mine) {
     p.put(t.name);
-    p.put(contiguous(t.tensor.detach()));
+    p.put(to_device(contiguous(t.tensor.detach()), {}));
   }
   const std::string bytes = p.taken();
   const auto size = std::ssize(bytes);

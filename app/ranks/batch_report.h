@@ -23,14 +23,13 @@ struct BatchReport {
 };
 
 /// Returns the reports of all ranks, in their order. Statistics name their modules by their places
-/// in `modules`.
-std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own, const ModuleList& modules);
+/// in `modules`, and lie on `device` then.
+std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own, const ModuleList& modules,
+                                   Device device);
 
 /// Returns the report of a batch that several processes have computed together, from those of their
 /// shares: losses and statistics add up, and each has counted all tokens.
 BatchReport sum_of_shares(std::span<BatchReport> shares);
-/// The same of a loss alone.
-double sum_of_shares(Communicator& group, double loss);
 
 /// Returns tensors of each rank on rank 0, in order of ranks, and nothing on others.
 std::vector<TensorList> to_first(Communicator& ranks, const TensorList& mine,

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -56,6 +58,20 @@ std::string share_processors(Communicator& ranks) {
     text += "; mpirun has bound each to one: mpirun --bind-to none lets them share all";
   }
   return text;
+}
+
+void share_devices(Communicator& ranks) {
+  if (ranks.size() == 1) return;
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && *visible == '\0') return;  // there are to be none
+  std::vector<std::string> devices;
+  std::stringstream names(visible != nullptr ? visible : "");
+  for (std::string name; std::getline(names, name, ',');) devices.push_back(name);
+  const auto place = static_cast<size_t>(ranks.local_rank());
+  if (devices.size() == 1) return;  // the launcher has chosen, or there is one for all
+  std::string own = devices.empty() ? std::to_string(place) : "none";
+  if (place < devices.size()) own = devices[place];
+  setenv("CUDA_VISIBLE_DEVICES", own.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread yet
 }
 
 void start_together(Communicator& ranks, const std::function<void()>& start) {

@@ -15,6 +15,10 @@ namespace longspan {
 /// each", with what to tell mpirun if that is not what there is.
 std::string share_processors(Communicator& ranks);
 
+/// Has each process of a host use a GPU of its own, the one of its place among those of
+/// CUDA_VISIBLE_DEVICES or of all, unless it was given one; before anything asks for a device.
+void share_devices(Communicator& ranks);
+
 /// Runs `start` in all processes, and returns once it has succeeded in all. Throws ValueError in
 /// the first process with what was wrong, once if all say the same, and else with the ranks that
 /// said it; the others throw Silent.

@@ -12,30 +12,33 @@
 #include <set>
 #include <thread>
 
+#include "core/memory.h"
 #include "core/ranks/transport_module.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 30;  // bytes of a message
-constexpr int kTags = 16'000;  // of all ranks, and as many of groups: MPI has 32,767 or more
+// Tags of all ranks, and of each of a few groups after them: MPI has 32,767 or more.
+constexpr int kTags = 6'000, kGroups = 4;
 
 /// The messages of a group, by the transport of all ranks.
 class GroupTransport : public Transport {
  public:
-  GroupTransport(Transport& all, int first) : all_(all), first_(first) {}
+  GroupTransport(Transport& all, int first, int number)
+      : all_(all), first_(first), tags_(kTags * (1 + number)) {}
   void* send(int to, int tag, const void* data, int64_t bytes) override {
-    return all_.send(first_ + to, kTags + tag, data, bytes);
+    return all_.send(first_ + to, tags_ + tag, data, bytes);
   }
   void* receive(int from, int tag, void* data, int64_t bytes) override {
-    return all_.receive(first_ + from, kTags + tag, data, bytes);
+    return all_.receive(first_ + from, tags_ + tag, data, bytes);
   }
   bool ended(void* request) override { return all_.ended(request); }
   void end_all() override { all_.end_all(); }
 
  private:
   Transport& all_;
-  int first_;
+  int first_, tags_;
 };
 
 }  // namespace
@@ -59,24 +62,69 @@ std::unique_ptr<Communicator> Communicator::group(int together) {
   require(together >= 1 && size_ % together == 0, "ranks",
           "{} processes cannot be divided into groups of {}; start a multiple of it", size_,
           together);
-  require(first_ == 0 || together == size_, "ranks", "groups are not divided again");
+  require(!is_group_ && groups_ < kGroups, "ranks",
+          "groups are not divided again, and there are {} divisions at most", kGroups);
   const int first = rank_ / together * together;
   std::unique_ptr<Transport> transport;
-  if (transport_) transport = std::make_unique<GroupTransport>(*transport_, first);
+  if (transport_) transport = std::make_unique<GroupTransport>(*transport_, first, groups_);
   auto group = std::make_unique<Communicator>(std::move(transport), rank_ - first, together,
                                               local_rank_, local_size_, host_);
+  ++groups_;
+  group->is_group_ = true;
   group->first_ = first;
   group->timeout = timeout;
   return group;
 }
 
+std::string Communicator::open(Device device) {
+  if (transport_ == nullptr || size_ == 1) return {};
+  std::string problem = "this build has no NCCL";
+  if (kernels::open_device_transport.has(device.kind)) {
+    kernels::open_device_transport(device, this, &device_transport_, &problem);
+  }
+  return device_transport_ == nullptr ? problem : std::string();
+}
+
+Communicator::Pending Communicator::staged(std::span<const Send> out, std::span<const Receive> in,
+                                           std::string what, Device device) {
+  std::vector<std::vector<char>> held;
+  std::vector<Send> sent;
+  std::vector<Receive> received;
+  for (const Send& s : out) {
+    std::vector<char>& here = held.emplace_back(static_cast<size_t>(s.bytes));
+    copy_to_host(device, here.data(), s.data, s.bytes);
+    sent.push_back({s.to, here.data(), s.bytes});
+  }
+  for (const Receive& r : in) {
+    std::vector<char>& here = held.emplace_back(static_cast<size_t>(r.bytes));
+    received.push_back({r.from, here.data(), r.bytes});
+  }
+  Pending pending = start(sent, received, std::move(what));
+  pending.held_ = std::move(held);
+  for (size_t i = 0; i < in.size(); ++i) {
+    pending.to_device_.emplace_back(in[i].data, &pending.held_[out.size() + i]);
+  }
+  pending.device_ = device;
+  return pending;
+}
+
 Communicator::Pending Communicator::start(std::span<const Send> out, std::span<const Receive> in,
-                                          std::string what) {
+                                          std::string what, Device device) {
+  const bool moves = transport_ != nullptr && device.kind == DeviceKind::cuda;
+  if (moves && device_transport_ == nullptr) return staged(out, in, std::move(what), device);
   Pending pending;
   pending.what_ = std::move(what);
   for (const Send& s : out) {
     sent_bytes_ += s.bytes;
     sent_messages_ += (s.bytes + kLargest - 1) / kLargest;
+  }
+  if (moves) {
+    std::set<int> peers;
+    for (const Send& s : out) peers.insert(s.to);
+    for (const Receive& r : in) peers.insert(r.from);
+    pending.peers_.assign(peers.begin(), peers.end());
+    if (!peers.empty()) pending.on_device_ = device_transport_->start(out, in);
+    return pending;
   }
   if (transport_ == nullptr) return pending;
   const int tag = next_tag_;
@@ -102,7 +150,25 @@ Communicator::Pending Communicator::start(std::span<const Send> out, std::span<c
 bool Communicator::poll(Pending& pending) {
   std::erase_if(pending.requests_,
                 [&](const auto& request) { return transport_->ended(request.first); });
-  return pending.ended();
+  if (pending.on_device_ != nullptr && device_transport_->ended(pending.on_device_)) {
+    pending.on_device_ = nullptr;
+  }
+  if (!pending.ended()) return false;
+  for (const auto& [to, from] : pending.to_device_) {
+    copy_from_host(pending.device_, to, from->data(), std::ssize(*from));
+  }
+  pending.to_device_.clear();
+  pending.held_.clear();
+  return true;
+}
+
+std::vector<int> Communicator::owing(const Pending& pending) const {
+  std::set<int> all;
+  for (const auto& [request, peer] : pending.requests_) all.insert(first_ + peer);
+  if (pending.on_device_ != nullptr) {
+    for (const int peer : pending.peers_) all.insert(first_ + peer);
+  }
+  return {all.begin(), all.end()};
 }
 
 void Communicator::wait(Pending& pending) {
@@ -117,12 +183,10 @@ void Communicator::wait(Pending& pending) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(turn < 2000 ? 20 : 200));
     if (waited() < timeout) continue;
-    std::set<int> owing;
-    for (const auto& [request, peer] : pending.requests_) owing.insert(first_ + peer);
     throw RankLost(fmt::format(
         "ranks: {} did not come within {} s, from rank {}; --set ranks.timeout=SECONDS is for "
         "slower ones",
-        pending.what_, timeout, fmt::join(owing, ", ")));
+        pending.what_, timeout, fmt::join(owing(pending), ", ")));
   }
   waited_seconds_ += waited();
 }
@@ -219,8 +283,8 @@ Launched launched() {
     }
     return otherwise;
   };
-  return {number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1),
-          number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0) == 0};
+  return {number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1),
+          number({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}, 0) == 0};
 }
 
 std::unique_ptr<Communicator> open_communicator() {
@@ -237,6 +301,11 @@ std::unique_ptr<Communicator> open_communicator() {
   const TransportModule* const t = open();
   require(t != nullptr && t->version == TransportModule::current, "ranks",
           "the module for MPI is of another version; build both again");
+  require(
+      t->size == launched().processes, "ranks",
+      "{} processes have been started, and MPI knows of {}; start them with mpirun, or with the "
+      "option that has the launcher serve this MPI (srun --mpi=pmix)",
+      launched().processes, t->size);
   return std::make_unique<Communicator>(std::make_unique<ModuleTransport>(*t), t->rank, t->size,
                                         t->local_rank, t->local_size, t->host);
 }

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/error.h"
+#include "core/ranks/device_transport.h"
 
 namespace longspan {
 
@@ -37,17 +39,8 @@ class Transport {
 /// Calls are for one thread.
 class Communicator {
  public:
-  /// A part of an exchange.
-  struct Send {
-    int to;
-    const void* data;
-    int64_t bytes;
-  };
-  struct Receive {
-    int from;
-    void* data;
-    int64_t bytes;
-  };
+  using Send = SentPart;
+  using Receive = ReceivedPart;
 
   /// Of one process alone.
   Communicator() = default;
@@ -58,8 +51,9 @@ class Communicator {
   /// predictions.
   static std::unique_ptr<Communicator> rehearsed(int rank, int size);
   /// Returns the processes of this one's group: ranks are divided into groups of `together` in
-  /// order, and counted anew in each. Messages of a group and of all ranks do not mix. Keeps a
-  /// reference, and has the present timeout. Throws ValueError unless `together` divides size().
+  /// order, and counted anew in each. Messages of different calls of group() and of all ranks do
+  /// not mix. Keeps a reference, and has the present timeout. Throws ValueError unless `together`
+  /// divides size(), for a group, and beyond four calls.
   std::unique_ptr<Communicator> group(int together);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -75,18 +69,31 @@ class Communicator {
   /// An exchange that has been started.
   class Pending {
    public:
-    bool ended() const { return requests_.empty(); }
+    bool ended() const { return requests_.empty() && on_device_ == nullptr; }
 
    private:
     friend class Communicator;
     std::vector<std::pair<void*, int>> requests_;  // with the peer
+    void* on_device_ = nullptr;                    // the request of the device
+    std::vector<int> peers_;                       // of that
+    /// What lies on the host in place of a device's memory.
+    std::vector<std::vector<char>> held_;
+    std::vector<std::pair<void*, const std::vector<char>*>> to_device_;
+    Device device_;
     std::string what_;
   };
 
   /// Starts an exchange: any number of parts of any size with any ranks but this one. Parts between
   /// two ranks are matched in order, and must have the same size on both sides.
-  ///   what  what is exchanged, for error messages: "gradients of step 7"
-  Pending start(std::span<const Send> out, std::span<const Receive> in, std::string what);
+  ///   what    what is exchanged, for error messages: "gradients of step 7"
+  ///   device  whose memory the parts are; that of a device goes by its own transport, and by way
+  ///   of
+  ///           the host without one
+  Pending start(std::span<const Send> out, std::span<const Receive> in, std::string what,
+                Device device = {});
+  /// Has exchanges of a device's memory go from device to device; all ranks call it together.
+  /// Returns why they go by way of the host instead, or nothing.
+  std::string open(Device device);
   /// Makes progress, never blocks, and returns whether the exchange has ended.
   bool poll(Pending& pending);
   /// Waits for its end. Throws RankLost that names the ranks that owe something once `timeout`
@@ -109,17 +116,24 @@ class Communicator {
   double waited_seconds() const { return waited_seconds_; }
 
  private:
+  Pending staged(std::span<const Send> out, std::span<const Receive> in, std::string what,
+                 Device device);
+  std::vector<int> owing(const Pending& pending) const;
+
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<DeviceTransport> device_transport_;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   int first_ = 0;  // the first rank of a group among all ranks
+  bool is_group_ = false;
+  int groups_ = 0;  // that have been made
   std::string host_;
   int next_tag_ = 0;
   int64_t sent_bytes_ = 0, sent_messages_ = 0;
   double waited_seconds_ = 0;
 };
 
-/// Returns how many processes mpirun has started with this one, itself included, and whether this
-/// is the first; from the environment, without MPI.
+/// Returns how many processes a launcher has started with this one, itself included, and whether
+/// this is the first; from the environment, without MPI.
 struct Launched {
   int processes = 1;
   bool first = true;

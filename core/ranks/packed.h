@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/ranks/communicator.h"
 #include "core/tensor.h"
 
 namespace longspan {
@@ -76,5 +77,16 @@ class Unpacker {
   }
   std::string_view bytes_;
 };
+
+/// Returns the sum of what all ranks have, added up in their order.
+inline double sum_over(Communicator& ranks, double mine, const std::string& what) {
+  Packer p;
+  p.put(mine);
+  double sum = 0;
+  for (const std::string& share : ranks.gather(p.taken(), what)) {
+    sum += Unpacker(share).value<double>();
+  }
+  return sum;
+}
 
 }  // namespace longspan

@@ -23,8 +23,8 @@ class SequenceSplit {
   int size() const { return group_.size(); }
   int index() const { return group_.rank(); }
 
-  /// The rows of process `index` among all rows: runs of nearly equal length, in order. Throws
-  /// ValueError if there are fewer rows than processes.
+  /// The rows of process `index` among all rows: runs of nearly equal length, in order, some
+  /// of them empty if there are fewer rows than processes.
   Range rows(int64_t all, int index) const;
   Range rows(int64_t all) const { return rows(all, index()); }
   /// The heads of this process. Throws ValueError unless `all` is a multiple of the number of

@@ -112,7 +112,7 @@ SpanLogits BigBird::span_logits(const EncoderInputs& in, Pass pass) const {
   if (question && config_.token_types > 1 && !in.types) {
     typed.types = equal(question, zeros_like(question));
   }
-  Tensor x = forward(typed, whole(kName, pass));
+  Tensor x = forward(typed, undivided(kName, pass));
   if (config_.span_block) {
     const Tensor in_head = dropout(x, config_.dropout, pass.at("span_block"));
     const Tensor y = span_block_->forward(in_head, {}, pass.at("span_block")).y;

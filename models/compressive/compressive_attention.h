@@ -75,6 +75,7 @@ class CompressiveAttention final : public RelativeMultiHead {
   /// segment.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
+  bool splits() const override { return false; }
 
   /// Rows of the memory.
   int64_t rows() const;

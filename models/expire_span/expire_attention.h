@@ -102,6 +102,7 @@ class ExpireAttention final : public MultiHead {
   Output left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
+  bool splits() const override { return false; }
 
   /// [B, M, D] (or undefined) and [B, L, D], both as the layer reads them -> e [B, M + L].
   Tensor spans(const Tensor& before, const Tensor& x) const;

@@ -106,6 +106,7 @@ class LinformerAttention final : public Layer {
   /// Returns the weights of the projected rows, [B, H, L, rows(L)].
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
+  bool splits() const override { return true; }
   const SequenceProjection& key_projection() const { return e_; }
 
  private:

@@ -37,6 +37,7 @@ class LongformerAttention final : public Layer {
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
+  bool splits() const override { return true; }
 
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, D] -> [B, H, L, d]

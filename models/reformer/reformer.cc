@@ -128,6 +128,7 @@ struct Reformer::Branch final : Layer {
         return dropped(layer->forward(norm.forward(rows), {}, site).y, site);
       });
     }
+    require_splits(*layer, pass);
     Output out = layer->forward(norm.forward(x), ctx, pass);
     autograd::CheckpointScope::end_branch();
     out.y = dropped(out.y, pass);
@@ -232,13 +233,13 @@ Tensor Reformer::hidden_of(const EncoderInputs& in, Pass pass) const {
 Tensor Reformer::class_logits(const EncoderInputs& in, Pass pass) const {
   require(config_.classes > 0, kName, "classification needs classes > 0");
   const Tensor hidden =
-      dropout(hidden_of(in, whole(kName, pass)), config_.dropout, pass.at("pool"));
+      dropout(hidden_of(in, undivided(kName, pass)), config_.dropout, pass.at("pool"));
   return classes_.forward(hidden, config_.dropout, pass);
 }
 
 SpanLogits Reformer::span_logits(const EncoderInputs& in, Pass pass) const {
   require(config_.span_head, kName, "answers as spans need span_head");
-  return span_logits_of(spans_.forward(hidden_of(in, whole(kName, pass))), in.lengths);
+  return span_logits_of(spans_.forward(hidden_of(in, undivided(kName, pass))), in.lengths);
 }
 
 void Reformer::visit_more(Visitor& v) {
@@ -381,8 +382,7 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   const int64_t length = in.tokens.dim(1), whole = config_.padded(length);
   Tensor lengths = in.lengths;
   require(pass.split == nullptr || whole == length, kName,
-          "{} tokens are padded to {}, which cannot be split; set length to a multiple of {}",
-          length, whole, config_.padded(1));
+          "{} tokens are padded to {} (whole_chunks), which processes do not split", length, whole);
   if (whole > length) {
     x = pad(x, 1, 0, whole - length);
     if (!lengths) lengths = full({x.dim(0)}, static_cast<double>(length), DType::i64, x.device());

@@ -241,19 +241,20 @@ Tensor Transformer::class_logits(const EncoderInputs& in, Pass pass) const {
     const Tensor places = broadcast_to(place, {batch, length});
     last = max(where(there, places, zeros_like(places)), 1, true).values;
   }
-  const Tensor row = select(permute_rows(states_of(in, whole(kName, pass)), last), 1, 0);  // [B, D]
+  const Tensor row =
+      select(permute_rows(states_of(in, undivided(kName, pass)), last), 1, 0);  // [B, D]
   return last_classes_.forward(row);
 }
 
 Tensor Transformer::tag_logits(const EncoderInputs& in, Pass pass) const {
   require<NotImplemented>(config_.tags > 0, kName, "labels of tokens need tags > 0");
   return tags_.forward(
-      dropout(states_of(in, whole(kName, pass)), config_.dropout, pass.at("tags")));
+      dropout(states_of(in, undivided(kName, pass)), config_.dropout, pass.at("tags")));
 }
 
 SpanLogits Transformer::span_logits(const EncoderInputs& in, Pass pass) const {
   require<NotImplemented>(config_.span_head, kName, "answers as spans need span_head");
-  return span_logits_of(spans_.forward(states_of(in, whole(kName, pass))), in.lengths);
+  return span_logits_of(spans_.forward(states_of(in, undivided(kName, pass))), in.lengths);
 }
 
 Objective Transformer::objective() const {

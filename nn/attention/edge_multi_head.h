@@ -36,6 +36,7 @@ class EdgeMultiHead : public Layer {
   /// [B, H, rows, N]; for layers that are not cross-attention.
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
+  bool splits() const override { return !options_.cross; }
 
  private:
   Output forward_cross(const Tensor& x, const LayerContext& ctx, Pass pass) const;

@@ -58,6 +58,7 @@ class LshAttention : public Layer {
   /// keys. Throws ShapeError, DTypeError; GradientError when decoding with recording on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override { v("qk", q_)("v", v_)("out", out_); }
+  bool splits() const override { return true; }
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
   /// Sets rotations [1 or B, 1 or H, R, d, w] to use instead of drawn ones; an undefined tensor

@@ -52,6 +52,8 @@ class MultiHead : public Layer {
   /// memory does not end at ctx.position; GradientError when decoding with recording on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
+  /// terms() and attend() of a derived layer must read Projected::share, or it must say false.
+  bool splits() const override { return true; }
 
   Projected project(const Tensor& x) const;
   Projected project(const Tensor& x, const Tensor& z) const;

@@ -96,6 +96,7 @@ class RoutingAttention : public Layer {
   /// on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
+  bool splits() const override { return true; }
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
   const RoutingOptions& options() const { return options_; }

@@ -32,6 +32,7 @@ check() {
       sees["cuda"] = sees["core/kernels"] " cuda"
       sees["cuda/attention"] = sees["cuda"] " cuda/attention"
       sees["cuda/lsh"] = sees["cuda/attention"] " cuda/lsh"
+      sees["cuda/nccl"] = sees["cuda"] " core/ranks cuda/nccl"
       sees["cuda/linear_attention"] = sees["cuda"] " cuda/linear_attention"
       sees["autograd"] = sees["core/kernels"] " autograd"
       sees["ops"] = sees["autograd"] " core/ranks ops"
@@ -62,7 +63,7 @@ check() {
       sees["train"] = sees["data"] " data/scores data/labelled core/ranks train"
       all = sees["train"] " " sees["models/all"] " hub"
       sees["hub"] = all
-      backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh"
+      backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh cuda/nccl"
       sees["longspan.h"] = all
       sees["app"] = all " app app/ranks app/tasks"
       sees["app/ranks"] = all " app/ranks"

@@ -204,6 +204,20 @@ TEST(Ranks, GoByTheClockOfTheFirst) {
   EXPECT_GT(saved_steps(out).size(), 1u);
 }
 
+TEST(Ranks, ALauncherThatDoesNotServeMpiIsNamed) {
+  const SmallData data;
+  const Folder folder;
+  Start start{train_words(small_run(data, "transformer"), folder / "run")};
+  start.environment = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}};
+  const Outcome o = run(start);
+  EXPECT_NE(o.code, 0);
+  EXPECT_NE(o.err.find("ranks: 2 processes have been started, and MPI knows of 1; start them with "
+                       "mpirun"),
+            std::string::npos)
+      << o.err;
+  EXPECT_FALSE(exists(folder / "run"));
+}
+
 TEST(Ranks, OtherCommandsAreForOneProcess) {
   const Outcome o = run(on_ranks(2, {"models"}));
   EXPECT_NE(o.code, 0);

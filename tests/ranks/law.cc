@@ -22,14 +22,6 @@ void train_in(int ranks, int64_t batches, Settings settings, const std::string& 
   ASSERT_EQ(o.code, 0) << o.err;
 }
 
-void expect_same_files(const std::string& a, const std::string& b, int64_t step) {
-  for (const char* file : {"/model.safetensors", "/optimizer.safetensors"}) {
-    const std::string expected = read_bytes(checkpoint_path(a, step) + file);
-    EXPECT_FALSE(expected.empty());
-    EXPECT_TRUE(expected == read_bytes(checkpoint_path(b, step) + file)) << file;
-  }
-}
-
 /// The lines of metrics.jsonl about validations.
 std::vector<std::string> validations_of(const std::string& out) {
   std::vector<std::string> all;

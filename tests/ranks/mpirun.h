@@ -1,11 +1,14 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "app/run_config.h"
 #include "tests/system/program.h"
+#include "train/state.h"
 
 namespace longspan::test {
 
@@ -25,6 +28,16 @@ inline std::vector<std::string> train_words(const Settings& settings, const std:
     words.insert(words.end(), {"--set", s.key + "=" + s.value.string()});
   }
   return words;
+}
+
+/// Expects the checkpoints of two runs after this step to have the same bytes of parameters and of
+/// the optimizer's state.
+inline void expect_same_files(const std::string& a, const std::string& b, int64_t step) {
+  for (const char* file : {"/model.safetensors", "/optimizer.safetensors"}) {
+    const std::string expected = read_bytes(checkpoint_path(a, step) + file);
+    EXPECT_FALSE(expected.empty());
+    EXPECT_TRUE(expected == read_bytes(checkpoint_path(b, step) + file)) << file;
+  }
 }
 
 }  // namespace longspan::test

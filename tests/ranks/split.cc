@@ -66,14 +66,6 @@ struct SplitRun {
   int together = 1;
 };
 
-void expect_same_files(const std::string& a, const std::string& b, int64_t step) {
-  for (const char* file : {"/model.safetensors", "/optimizer.safetensors"}) {
-    const std::string expected = read_bytes(checkpoint_path(a, step) + file);
-    EXPECT_FALSE(expected.empty());
-    EXPECT_TRUE(expected == read_bytes(checkpoint_path(b, step) + file)) << file;
-  }
-}
-
 void expect_split(std::string_view model) {
   SCOPED_TRACE(model);
   const SmallData data;
@@ -174,7 +166,10 @@ TEST(Split, IsRefusedBeforeTheFirstStep) {
   expect_refused("transformer", {typed("batch", "2")},
                  "batch is 2, and processes split one sequence at a time; set batch to 1, and "
                  "accumulate to the number of sequences, or ranks.sequence to 1");
-  expect_refused("compressive", {}, "splits no sequence over processes; set ranks.sequence to 1");
+  expect_refused("compressive", {},
+                 "compressive:tiny, as it is configured, splits no sequence over processes "
+                 "(docs/several-processes.md says which models and options do); set ranks.sequence "
+                 "to 1");
   expect_refused("hibert", {typed("batch", "1")}, "set ranks.sequence to 1");
   expect_refused("transformer", {typed("model.n_head", "1")},
                  "the 1 heads of transformer:tiny cannot be divided by 2 processes");

@@ -18,6 +18,7 @@
 #include "models/transformer/encoder_decoder.h"
 #include "nn/attention/head_share.h"
 #include "nn/segment.h"
+#include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/exchange.h"
@@ -36,7 +37,6 @@ TEST(SequenceSplit, DealsRowsInRunsOfNearlyEqualLength) {
   for (const int64_t all : {2, 3, 7, 8}) {
     int64_t next = 0;
     for (int s = 0; s < 2; ++s) {
-      on_rank_threads(1, [&](Communicator&) {});
       const auto group = Communicator::rehearsed(s, 2);
       const SequenceSplit split(*group);
       const auto [first, count] = split.rows(all);
@@ -53,8 +53,8 @@ TEST(SequenceSplit, DealsRowsInRunsOfNearlyEqualLength) {
   EXPECT_EQ(
       message_of<ValueError>([&] { split.heads(4, "model"); }),
       "model: 4 heads cannot be split among 3 processes; set ranks.sequence to a divisor of 4");
-  EXPECT_EQ(message_of<ValueError>([&] { split.rows(2); }),
-            "ranks: 2 rows cannot be split among 3 processes; lower ranks.sequence");
+  EXPECT_EQ(split.rows(2).count, 1);
+  EXPECT_EQ(split.rows(1, 0).count, 0);
 }
 
 TEST(SequenceSplit, GroupsDoNotMixMessages) {
@@ -75,6 +75,27 @@ TEST(SequenceSplit, GroupsDoNotMixMessages) {
                   std::to_string(100 * turn + ranks.rank() / 2 * 2 + r));
       }
     }
+  });
+  on_rank_threads(2, [](Communicator& ranks) {  // two divisions do not mix either
+    const auto one = ranks.group(2), other = ranks.group(2);
+    // Posted in another order by each rank.
+    int64_t from_one = 0, from_other = 0;
+    const int64_t to_one = 1 + ranks.rank(), to_other = 10 + ranks.rank();
+    const int peer = 1 - ranks.rank();
+    const auto start = [&](Communicator& group, const int64_t& mine, int64_t& theirs) {
+      const Communicator::Send send{peer, &mine, sizeof mine};
+      const Communicator::Receive receive{peer, &theirs, sizeof theirs};
+      return group.start({&send, 1}, {&receive, 1}, "a number");
+    };
+    auto first =
+        ranks.rank() == 0 ? start(*one, to_one, from_one) : start(*other, to_other, from_other);
+    auto second =
+        ranks.rank() == 0 ? start(*other, to_other, from_other) : start(*one, to_one, from_one);
+    one->wait(first);
+    one->wait(second);
+    EXPECT_EQ(from_one, 1 + peer);
+    EXPECT_EQ(from_other, 10 + peer);
+    EXPECT_THROW(one->group(1), ValueError);
   });
   const auto three = Communicator::rehearsed(0, 3);
   EXPECT_EQ(message_of<ValueError>([&] { three->group(2); }),
@@ -328,6 +349,16 @@ TEST(SplitModels, HaveTheBitsAndTheGradientsOfOneProcess) {
             "performer bp_transformer ");
 }
 
+TEST(SplitModels, SequencesMayBeShorterThanTheGroup) {
+  for (const ModelEntry& entry : models()) {
+    const Tiny tiny(entry, DType::f64, {});
+    const int size = processes_for(*tiny.model);
+    for (int64_t length = 1; length < size; ++length) {
+      expect_same(entry, DType::f64, {}, length - tiny.length, false);
+    }
+  }
+}
+
 TEST(SplitModels, AShardMayHaveNoTarget) {
   for (const ModelEntry& entry : models()) expect_same(entry, DType::f64, {}, 0, true);
 }
@@ -343,6 +374,26 @@ TEST(SplitModels, OptionsThatMixRowsSplitNothing) {
     const Tiny mixing(*entry, DType::f32, {parse_setting(option, "test")});
     EXPECT_EQ(processes_for(*mixing.model), 0) << name << " " << option;
   }
+}
+
+TEST(SplitModels, LayersThatDoNotSayThatTheySplitRefuseIt) {
+  struct Mean : Layer {  // reads all rows
+    Output forward(const Tensor& x, const LayerContext&, Pass) const override {
+      return add(x, mean(x, {1}, true));
+    }
+    void visit(Visitor&) override {}
+  };
+  const auto group = Communicator::rehearsed(0, 2);
+  const SequenceSplit split(*group);
+  std::vector<Branch> branches;
+  branches.push_back(
+      {"mean", Normalization(NormKind::layer, 4, 1e-5, Init{}), std::make_unique<Mean>()});
+  const Block block(NormPlace::pre, 0, std::move(branches));
+  const Tensor x = Tensor::zeros({1, 8, 4});
+  EXPECT_NO_THROW(block.forward(x, {}, Pass{}));
+  EXPECT_EQ(message_of<NotImplemented>([&] { block.forward(x, {}, Pass{.split = &split}); }),
+            "ranks: a layer of this model computes whole sequences, which processes do not split; "
+            "leave out Pass::split (set ranks.sequence to 1)\n  in mean");
 }
 
 TEST(SplitModels, HeadsThatReadAllRowsRefuseIt) {

@@ -91,6 +91,7 @@ enum cudaError_t {
   cudaErrorInvalidValue,
   cudaErrorMemoryAllocation,
   cudaErrorInvalidConfiguration,
+  cudaErrorNotReady,
   cudaErrorStreamCaptureUnsupported,
   cudaErrorStreamCaptureInvalidated,
   cudaErrorIllegalState
@@ -108,6 +109,8 @@ enum cudaDeviceAttr {
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+/// Each process has a device of its own, or that which LONGSPAN_TEST_BUS names.
+cudaError_t cudaDeviceGetPCIBusId(char* name, int bytes, int device);
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total);
 
 struct CUstream_st;
@@ -122,6 +125,8 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 
 inline constexpr unsigned cudaHostAllocDefault = 0;
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);

@@ -207,6 +207,8 @@ const char* cudaGetErrorName(cudaError_t status) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
     case cudaErrorStreamCaptureUnsupported:
       return "cudaErrorStreamCaptureUnsupported";
     case cudaErrorStreamCaptureInvalidated:
@@ -246,6 +248,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   }
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* name, int bytes, int) {
+  const char* const given = std::getenv("LONGSPAN_TEST_BUS");
+  const std::string own = given != nullptr ? given : std::to_string(getpid());
+  std::snprintf(name, static_cast<size_t>(bytes), "%s", own.c_str());
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   *total = memory_bytes;
   *available = memory_bytes - state().backed;
@@ -263,6 +271,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return wait_for_all(); }
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return longspan::emulated::exchanges == 0 ? wait_for_all() : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = std::malloc(bytes);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -20,12 +21,16 @@
 ///   a copy reads must stay alive.
 /// - Dynamic shared memory, new memory and the workspaces of libraries start as NaN.
 ///
-/// Not covered: speed, threads of a block that run at the same time, the order in which processors
-/// see each other's writes, and kernels that get pointers to the host's memory.
+/// Not covered: speed, the order of work in different streams, threads of a block that run at the
+/// same time, the order in which processors see each other's writes, and kernels that get pointers
+/// to the host's memory.
 namespace longspan::emulated {
 
 /// Appends work to the stream, or to its recording.
 void submit(std::function<void()> work);
+
+/// Exchanges with other processes that are under way, on a stream of their own (nccl/sockets.cc).
+inline std::atomic<int> exchanges = 0;
 
 /// Returns the number of launches since the start of the process.
 int64_t launches();

@@ -262,6 +262,7 @@
 #include "train/parameter_groups.h"
 #include "train/plot.h"
 #include "train/pretrained.h"
+#include "train/profiler.h"
 #include "train/roc_areas.h"
 #include "train/schedule.h"
 #include "train/segments.h"

@@ -127,12 +127,13 @@ enum Command : unsigned {
   exports = 256,
   predict = 512,
   answer = 1024,
+  profile = 2048,
   of_runs = eval | generate | draw | summarise | predict | answer,
-  all_commands = 2047
+  all_commands = 4095
 };
 constexpr std::string_view command_names[] = {"train",  "eval",    "generate",  "draw",
                                               "memory", "study",   "summarise", "import",
-                                              "export", "predict", "answer"};
+                                              "export", "predict", "answer",    "profile"};
 
 /// What decides which options are used, besides the command.
 struct Case {
@@ -181,8 +182,8 @@ struct Use {
 };
 
 constexpr Use uses[] = {
-    {"task", train | eval | generate | draw | plan | study | imports, "runs",
-     [](const Case& c) { return c.run || c.command == plan; }},
+    {"task", train | eval | generate | draw | plan | study | profile | imports, "runs",
+     [](const Case& c) { return c.run || c.command == plan || c.command == profile; }},
     {"data", train | eval | generate | draw, "data that are read from files",
      [](const Case& c) { return c.reads_data(); }},
     {"data_root", train | eval | generate | draw, "data that are read from files",
@@ -191,27 +192,28 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.has_split(); }},
     {"tokenizer", train | of_runs | imports, "texts and bases",
      [](const Case& c) { return c.run && c.task.takes_tokenizer(); }},
-    {"labelled.", train | eval | predict | answer | draw | plan | study, "texts with labels",
-     [](const Case& c) { return c.task.set().kind == DataKind::tables; }},
+    {"labelled.", train | eval | predict | answer | draw | plan | study | profile,
+     "texts with labels", [](const Case& c) { return c.task.set().kind == DataKind::tables; }},
     {"whole_words", train | eval, "encoders that write masked tokens of a text",
      [](const Case& c) { return c.objective == Objective::masked_token && c.text(); }},
     {"documents", train | eval | generate, "documents of the data",
      [](const Case& c) { return !c.given; }},
-    {"target_length", train | eval | generate | summarise | plan | study, "encoder-decoders",
-     [](const Case& c) { return c.sequence() || (c.command & (plan | study)) == 0; }},
+    {"target_length", train | eval | generate | summarise | plan | study | profile,
+     "encoder-decoders",
+     [](const Case& c) { return c.sequence() || (c.command & (plan | study | profile)) == 0; }},
     {"gap_sentences", train | eval},
     {"length", all_commands, "encoder-decoders",
      [](const Case& c) {
        return (c.command != generate && c.command != summarise) || c.sequence();
      }},
-    {"batch", train | eval | generate | plan | study, "prompts of a file",
+    {"batch", train | eval | generate | plan | study | profile, "prompts of a file",
      [](const Case& c) { return c.command != generate || c.prompts; }},
-    {"accumulate", train | eval | plan | study, "generated tasks",
+    {"accumulate", train | eval | plan | study | profile, "generated tasks",
      [](const Case& c) { return c.command != eval || is_generated(c.task.set().kind); }},
     {"steps", train | eval, "generated tasks",
      [](const Case& c) { return c.command == train || is_generated(c.task.set().kind); }},
     {"seconds", train},
-    {"seed", train | eval | generate | draw | study, "decoders, whose texts it draws",
+    {"seed", train | eval | generate | draw | study | profile, "decoders, whose texts it draws",
      [](const Case& c) { return (c.command != generate || c.decoder()) && c.run; }},
     {"memory_limit", ~unsigned{plan}, "runs", [](const Case& c) { return c.run; }},
     {"graph", train | plan | study},
@@ -236,32 +238,32 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.documents && (c.command == train || c.labels); }},
     {"extracts.", train | eval | draw | summarise, "models of documents such as hibert",
      [](const Case& c) { return c.run && c.documents; }},
-    {"model.dropout", train | plan | study},
-    {"model.dropout_", train | plan | study},
-    {"model.label_smoothing", train | plan | study},
-    {"model.smoothing", train | plan | study},
-    {"model.z_loss", train | plan | study},
-    {"model.loss_gradient", train | plan | study},
+    {"model.dropout", train | plan | study | profile},
+    {"model.dropout_", train | plan | study | profile},
+    {"model.label_smoothing", train | plan | study | profile},
+    {"model.smoothing", train | plan | study | profile},
+    {"model.z_loss", train | plan | study | profile},
+    {"model.loss_gradient", train | plan | study | profile},
     {"optimizer.lr", train},
-    {"optimizer.beta1", train | plan | study, "adam, adamw and lamb",
+    {"optimizer.beta1", train | plan | study | profile, "adam, adamw and lamb",
      [](const Case& c) {
        return c.by({OptimizerName::adam, OptimizerName::adamw, OptimizerName::lamb});
      }},
-    {"optimizer.beta2", train | plan | study, "adam, adamw and lamb",
+    {"optimizer.beta2", train | plan | study | profile, "adam, adamw and lamb",
      [](const Case& c) {
        return c.by({OptimizerName::adam, OptimizerName::adamw, OptimizerName::lamb});
      }},
-    {"optimizer.eps", train | plan | study, "adam, adamw and lamb",
+    {"optimizer.eps", train | plan | study | profile, "adam, adamw and lamb",
      [](const Case& c) {
        return c.by({OptimizerName::adam, OptimizerName::adamw, OptimizerName::lamb});
      }},
-    {"optimizer.momentum", train | plan | study, "sgd",
+    {"optimizer.momentum", train | plan | study | profile, "sgd",
      [](const Case& c) { return c.by({OptimizerName::sgd}); }},
-    {"optimizer.step_clip", train | plan | study, "adagrad",
+    {"optimizer.step_clip", train | plan | study | profile, "adagrad",
      [](const Case& c) { return c.by({OptimizerName::adagrad}); }},
-    {"optimizer.update_from", train | plan | study, "an optimizer.update_period above 1",
+    {"optimizer.update_from", train | plan | study | profile, "an optimizer.update_period above 1",
      [](const Case& c) { return c.config.optimizer.update_period > 1; }},
-    {"optimizer.", train | plan | study},
+    {"optimizer.", train | plan | study | profile},
     {"schedule.every", train, "the schedule step",
      [](const Case& c) { return c.config.schedule.name == ScheduleName::step; }},
     {"schedule.factor", train, "the schedule step",
@@ -277,7 +279,7 @@ constexpr Use uses[] = {
      [](const Case& c) { return !c.config.start.from.empty(); }},
     {"start.new_head", train, "tables of texts with labels, and runs that start with --from",
      [](const Case& c) { return !c.config.start.from.empty() && c.config.of_task->hub_task(); }},
-    {"start.", train | draw | plan | study, "new models",
+    {"start.", train | draw | plan | study | profile, "new models",
      [](const Case& c) { return c.command != draw || !c.run; }},
     {"search.beams", eval | generate | summarise, "decoders and for summaries of encoder-decoders",
      [](const Case& c) { return c.writes() || (c.command == generate && c.decoder()); }},
@@ -301,7 +303,7 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.command != generate || c.sequence(); }},
     {"--scores", summarise, "models that label sentences such as hibert:labels",
      [](const Case& c) { return c.labels; }},
-    {"--json", generate | predict | answer | summarise | plan, "prompts of a file",
+    {"--json", generate | predict | answer | summarise | plan | profile, "prompts of a file",
      [](const Case& c) { return c.command != generate || c.prompts; }},
     {"--prompts", generate, "decoders", [](const Case& c) { return c.decoder(); }},
     {"--part", eval | generate, "encoder-decoders",
@@ -357,6 +359,7 @@ std::vector<Key> keys_of_command(unsigned command) {
 
 /// Returns the bit of a command by its name; 0 for others.
 unsigned command_of(std::string_view name) {
+  if (name == "sweep") return train;
   for (size_t i = 0; i < std::size(command_names); ++i) {
     if (name == command_names[i]) return 1u << i;
   }
@@ -395,8 +398,8 @@ void require_used_by(std::string_view command, const CommandLine& line) {
 
 void require_used(const CommandLine& line, RunConfig& config) {
   const unsigned command = command_of(line.command);
-  const bool planned =
-      command == plan || (command == draw && last_setting(line.settings, "model.name") != nullptr);
+  const bool planned = command == plan || command == profile ||
+                       (command == draw && last_setting(line.settings, "model.name") != nullptr);
   const auto model = config.model->build(Init{.meta = true});
   const auto* const documents = ask<ReadsDocuments>(std::as_const(*model));
   const Case c{.command = command,

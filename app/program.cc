@@ -44,6 +44,9 @@ constexpr Command commands[] = {
     {"tokens", tokens_command, "train and use tokenizers"},
     {"draw", draw_command, "draw and count which pairs a model attends to"},
     {"memory", memory_command, "what training will need, before it runs"},
+    {"profile", profile_command, "where the time of a training step goes"},
+    {"compare", compare_command, "runs beside each other: figures, options, curves"},
+    {"sweep", sweep_command, "train with all combinations of some values, and find the best"},
     {"study", study_command, "measure what training needs: study memory"},
 };
 

@@ -343,6 +343,59 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
   return m;
 }
 
+namespace {
+
+/// A model that trains on synthetic inputs.
+struct Rehearsal {
+  Rehearsal(const RunConfig& config, Device device)
+      : c(config),
+        model(c.model->build(Init{Generator{c.seed}.fork("init"), device})),
+        optimizer(make_optimizer(c.optimizer, named_parameters(*model), nullptr)),
+        results(*model, c, device, c.accumulate) {
+    require_length(c, *model);
+    forward = forward_of(*model, c, device, false, results.held, results.memories.now,
+                         Pass{.training = true, .gen = Generator{c.seed}.fork("step")}, c.length);
+  }
+
+  void step() {
+    std::optional<GradientFold> fold;
+    if (c.accumulate > 1) fold.emplace(optimizer->parameters(), c.accumulate);
+    for (int64_t i = 0; i < c.accumulate; ++i) {
+      Tensor loss;
+      {
+        const Phase phase("forward");
+        loss = forward();
+      }
+      const Phase phase("backward");
+      if (fold) {
+        fold->backward(loss);
+      } else {
+        backward(loss);
+      }
+      loss = {};
+      results.after_pass();
+    }
+    const Phase phase("update");
+    clip_gradients(*optimizer, c.optimizer.clip);
+    optimizer->step(0);
+    results.after_update();
+  }
+
+  const RunConfig& c;
+  std::unique_ptr<LanguageModel> model;
+  std::unique_ptr<Optimizer> optimizer;
+  PassResults results;
+  std::function<Tensor()> forward;
+  ReconstructionErrorMonitor inversion;  // as in training runs
+};
+
+}  // namespace
+
+std::function<void()> StepPlanner::steps_on(Device device) const {
+  const auto rehearsal = std::make_shared<Rehearsal>(config_, device);
+  return [rehearsal] { rehearsal->step(); };
+}
+
 std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason,
                                                bool macs) const {
   try {

@@ -51,6 +51,11 @@ class StepPlanner {
   std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr,
                                     bool macs = true) const;
 
+  /// Builds the model of the configuration on the device, and returns what takes one training step
+  /// of it on synthetic inputs, at learning rate 0 and kernel by kernel. Its phases (Phase) are
+  /// "forward", "backward" and "update".
+  std::function<void()> steps_on(Device device) const;
+
   /// Returns the largest multiple of `unit` up to `limit` of one field of the shape for which the
   /// peak stays within `budget`; 0 if there is none.
   int64_t largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -166,6 +167,28 @@ TrainingPlan plan_of(const CommandLine& line, const Beginning& beginning, int64_
   return plan;
 }
 
+/// Returns the number of a flag, from 1 to `most`; 0 if it was not given.
+int64_t number_of_flag(const CommandLine& line, std::string_view flag, int64_t most) {
+  const std::string* const text = line.value(flag);
+  if (text == nullptr) return 0;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  require(
+      error == std::errc{} && end == text->data() + text->size() && number >= 1 && number <= most,
+      flag, "got {}; expected a number of steps from 1 to {}", *text, most);
+  return number;
+}
+
+/// Sets what --until and --profile ask for.
+void set_steps(const CommandLine& line, Prepared& prepared) {
+  prepared.until = number_of_flag(line, "--until", int64_t{1} << 40);
+  const int64_t steps = number_of_flag(line, "--profile", 1000);
+  if (steps == 0) return;
+  require(!prepared.run.config.graph, "--profile",
+          "recorded steps (graph) run as a whole; expected --set graph=false");
+  prepared.profiled.emplace(steps, prepared.run.device);
+}
+
 /// What must be the same in all processes.
 Facts identity_of(Prepared& p) {
   Facts facts;
@@ -195,6 +218,7 @@ int train_together(Communicator& ranks, const CommandLine& line) {
       ranks.timeout = plan.config.ranks.timeout;
       plan.remark = said + (plan.remark.empty() ? "" : "\n") + plan.remark;
       prepared.emplace(beginning, std::move(plan), &ranks);
+      set_steps(line, *prepared);
     });
     start_together(ranks, [&] { require_equal(ranks, identity_of(*prepared)); });
   } catch (const Silent&) {
@@ -219,6 +243,8 @@ int train_command(int argc, const char* const* argv) {
       {"--step", "", "with --resume: go on from the checkpoint of this step"},
       {"--rewarm", "", "with --resume: begin the schedule of the learning rate anew", true},
       {"--other-data", "", "with --resume or --from: other data or splits than before", true},
+      {"--until", "", "stop after this step, as a signal does; the schedule goes by --steps"},
+      {"--profile", "", "profile so many steps, after two others: where their time goes"},
       {"--budget", "",
        "bytes that the run may need, as 4GiB: choose the --memory that fits and runs "
        "the least again"}};
@@ -230,6 +256,7 @@ int train_command(int argc, const char* const* argv) {
   if (ranks->size() > 1) return train_together(*ranks, line);
   const Beginning beginning = beginning_of(line);
   Prepared prepared(beginning, plan_of(line, beginning, 1));
+  set_steps(line, prepared);
   Training(prepared).run();
   return 0;
 }

@@ -529,6 +529,7 @@ void Training::run() {
   while (true) {
     double elapsed = now() - begin_;
     if (!goes_on(elapsed)) break;
+    profile();
     one_step(elapsed);
     if (at_.step % c_.log_every == 0 || at_.step == c_.steps) log_step();
     show();
@@ -540,8 +541,18 @@ void Training::run() {
   finish_run();
 }
 
+void Training::profile(bool last) {
+  if (!p_.profiled || !p_.is_first()) return;
+  const double pause = now();
+  const std::string tables = p_.profiled->before_step(
+      at_.step - first_.step, fmt::format("{}/profile-{}", p_.run.out, at_.step), last);
+  if (!tables.empty()) log_.say(tables);
+  paused_ += now() - pause;
+}
+
 bool Training::goes_on(double& elapsed) {
-  const bool enough = c_.steps > 0 && at_.step >= c_.steps;
+  const bool enough =
+      (c_.steps > 0 && at_.step >= c_.steps) || (p_.until > 0 && at_.step >= p_.until);
   const bool late = c_.seconds > 0 && elapsed >= c_.seconds;
   stopped_ = stop_.requested();
   bool goes_on = !(enough || late || stale_ || stopped_);
@@ -569,6 +580,7 @@ void Training::one_step(double elapsed) {
   // NaN if no update follows, or one in f16 must be left out. A step without a target keeps the
   // figures of the last.
   const bool waits = c_.optimizer.period().waits(at_.step + 1);
+  const Phase update("update");
   const double norm = !waits && done.trains ? clipped_norm(done) : std::nan("");
   if (done.scored) {
     loss_ = done.loss;
@@ -841,6 +853,7 @@ void Training::save() {
 
 void Training::finish_run() {
   log_.end_line();
+  profile(true);
   if (stopped_) log_.say(fmt::format("stopped after step {}", at_.step));
   log_step();
   save();

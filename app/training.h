@@ -9,6 +9,7 @@
 #include "app/rate.h"
 #include "app/run.h"
 #include "app/run_folder.h"
+#include "app/runs/profile.h"
 #include "app/start.h"
 #include "app/tasks/task_data.h"
 #include "app/training_steps.h"
@@ -59,6 +60,8 @@ struct Prepared {
   std::string remark;
   TrainingRun run;
   std::unique_ptr<TaskData> data;
+  std::optional<ProfiledSteps> profiled;   ///< --profile
+  int64_t until = 0;                       ///< --until; 0: not given
   std::unique_ptr<SharedTraining> shared;  ///< with several processes; before the optimizer
   TensorList state;                        ///< of the model: parameters and buffers
   std::unique_ptr<Optimizer> optimizer;
@@ -110,6 +113,7 @@ class Training {
   std::string set_aside_later_steps();
   void say_beginning();
   void one_step(double elapsed);
+  void profile(bool last = false);
   StepResult gradients();
   double clipped_norm(const StepResult& done);
   void show();

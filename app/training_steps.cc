@@ -174,11 +174,14 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   if (!memories_.empty()) next_.resize(memories_.size());
   for (int64_t i = 0; i < batches; ++i) {
     if (!is_own_batch(shared_, i)) continue;
-    auto [result, tokens, counted] =
-        task_data_.forward(step * batches + i, memory_of(i), pass_of(pass, i));
+    auto [result, tokens, counted] = [&] {
+      const Phase phase("forward");
+      return task_data_.forward(step * batches + i, memory_of(i), pass_of(pass, i));
+    }();
     if (unit == 0) unit = static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
     const Tensor total = total_of(result, weight / steps * factor);
+    const Phase phase("backward");
     if (fold) {
       fold->backward(total);
     } else {

@@ -11,6 +11,7 @@
 #include "autograd/node.h"
 #include "core/kernels/copy.h"
 #include "core/kernels/gradient.h"
+#include "core/scope.h"
 
 namespace longspan {
 namespace autograd {
@@ -116,6 +117,17 @@ class Engine {
     return a->sequence < b->sequence;
   }
 
+  /// Says to a profile that a node runs.
+  struct WatchedNode {
+    explicit WatchedNode(const Node& node) : watch(Watch::of_thread()) {
+      if (watch != nullptr) watch->node_begins(node.name, node.scope);
+    }
+    ~WatchedNode() {
+      if (watch != nullptr) watch->node_ends();
+    }
+    Watch* watch;
+  };
+
   void step(const std::shared_ptr<Node>& node, std::vector<Tensor> dy) {
     for (const Target& t : targets_) {
       if (t.node == node.get()) *t.to = dy[static_cast<size_t>(t.slot)];
@@ -125,6 +137,7 @@ class Engine {
         !node->released, node->name,
         "its saved tensors are gone: backward ran through this graph before; call "
         "the first one with retain, or run forward again");
+    const WatchedNode watched(*node);
     if (node->partial()) {
       add_partial(*node, dy);
       return;

@@ -74,7 +74,7 @@ const Tensor& SavedTensor::get(std::string_view op) const {
 }
 
 Node::Node(std::string_view op) : name(op), sequence(next_sequence()) {
-  if (anomaly_mode()) scope = Scope::path();
+  if (anomaly_mode() || Watch::of_thread() != nullptr) scope = Scope::path();
 }
 
 /// Graphs are destroyed with a list that runs through the nodes themselves: dropping the last

@@ -92,7 +92,7 @@ struct Node {
   std::vector<Edge> next;             ///< one per input
   std::vector<GradientSpec> outputs;  ///< the dy of each output must match
   bool released = false;
-  std::string scope;  ///< scope in which it was recorded; only in anomaly mode
+  std::string scope;  ///< scope in which it was recorded; only in anomaly mode and for profiles
 
   /// Whether the gradient of input i is required.
   bool wants(int i) const { return next[static_cast<size_t>(i)].node != nullptr; }

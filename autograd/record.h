@@ -11,6 +11,7 @@
 #include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "core/scope.h"
 
 namespace longspan {
 
@@ -91,11 +92,26 @@ struct PlainNode final : Node {
 
 }  // namespace autograd
 
+namespace autograd {
+/// Says to a profile that an op has ended, unless its result is a view: then it ran no kernel, and
+/// may be a part of another op.
+struct OpEnd {
+  std::string_view op;
+  bool view = false;
+  ~OpEnd() {
+    Watch* const watch = Watch::of_thread();
+    if (watch != nullptr && !view) watch->op_ends(op);
+  }
+};
+}  // namespace autograd
+
 /// Returns `output` with history: backward(context, dy) computes the gradients of `inputs`, one
 /// each. Records and saves nothing if recording is off or no input requires a gradient.
 template <PlainBackward F>
 Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor output,
               const SaveList& saved, F backward) {
+  const autograd::OpEnd end{op,
+                            inputs.size() > 0 && output && inputs.begin()->shares_storage(output)};
   if (autograd::anomaly_mode()) autograd::check_finite(op, "forward", output);
   const std::span<const Tensor> in(inputs.begin(), inputs.size());
   if (!autograd::wants_graph(in)) return output;
@@ -115,6 +131,7 @@ Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor 
 template <class Make>
 void record_node(std::string_view op, std::span<const Tensor> inputs,
                  std::span<Tensor* const> outputs, Make make) {
+  const autograd::OpEnd end{op};
   if (autograd::anomaly_mode()) {
     for (const Tensor* y : outputs) {
       if (*y && is_floating(y->dtype())) autograd::check_finite(op, "forward", *y);

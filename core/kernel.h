@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/scope.h"
 
 namespace longspan {
 
@@ -64,6 +65,20 @@ class KernelBase {
     }
   }
 
+  /// Appends the tensors among an argument.
+  template <class T>
+  static void add_operands(std::vector<Watch::Operand>& all, const T& argument) {
+    if constexpr (requires { argument.numel(), argument.dtype; }) {
+      const int rank = argument.shape.rank();
+      const int64_t last = rank > 0 ? argument.shape[rank - 1] : 1;
+      const int64_t n = argument ? argument.numel() : 0;
+      all.push_back({n, last, n * static_cast<int64_t>(size_of(argument.dtype))});
+    } else if constexpr (std::is_class_v<T> &&
+                         requires { T::visit_tensors([](auto&) {}, argument); }) {
+      T::visit_tensors([&](const auto& view) { add_operands(all, view); }, argument);
+    }
+  }
+
  private:
   const char* name_;
   bool host_;
@@ -103,10 +118,17 @@ class Kernel<void(Args...)> final : public KernelBase {
       (mix(sum, args), ...);
       note_recorded(device, sum);
     }
+    Watch* const watch = Watch::of_thread();
+    if (watch != nullptr) watch->kernel_begins(name());
     try {
       slots_[i](args...);
     } catch (const std::bad_alloc&) {
       fail_memory();
+    }
+    if (watch != nullptr) {
+      std::vector<Watch::Operand> operands;
+      (add_operands(operands, args), ...);
+      watch->kernel_ends(operands);
     }
   }
 

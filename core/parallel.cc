@@ -31,6 +31,10 @@ void pause() {
 #endif
 }
 
+std::atomic<WorkTimes*> work_times{nullptr};
+
+int64_t nanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
 void allow(pthread_t thread, std::span<const int> processors) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -39,6 +43,18 @@ void allow(pthread_t thread, std::span<const int> processors) {
 }
 
 }  // namespace
+
+WorkTimes::WorkTimes() : spans_(static_cast<size_t>(num_threads())) {
+  WorkTimes* none = nullptr;
+  require(work_times.compare_exchange_strong(none, this), "profile",
+          "times of work are being noted already; one at a time");
+}
+WorkTimes::~WorkTimes() { work_times = nullptr; }
+void WorkTimes::worked(int worker, Span span) {
+  const auto at = static_cast<size_t>(worker);
+  if (at < spans_.size()) spans_[at].push_back(span);  // threads may have been added
+}
+WorkTimes* WorkTimes::current() { return work_times.load(std::memory_order_relaxed); }
 
 std::vector<int> allowed_processors() {
   cpu_set_t set;
@@ -92,12 +108,15 @@ class Pool {
     if (sleepers_.load() > 0) epoch_.notify_all();
     take_tasks();
     gate_.fetch_or(closed);
+    WorkTimes* const times = WorkTimes::current();
+    const int64_t waits_from = times != nullptr ? nanoseconds() : 0;
     for (int spins = 0; (gate_.load() & ~closed) != 0; ++spins) {
       if (spins > 2000)
         std::this_thread::yield();
       else
         pause();
     }
+    if (times != nullptr) times->wait(nanoseconds() - waits_from);
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
@@ -112,6 +131,13 @@ class Pool {
   }
 
   void take_tasks() {
+    WorkTimes* const times = WorkTimes::current();
+    const int64_t begin = times != nullptr ? nanoseconds() : 0;
+    run_tasks();
+    if (times != nullptr) times->worked(this_worker, {begin, nanoseconds()});
+  }
+
+  void run_tasks() {
     inside = true;
     for (;;) {
       const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);

@@ -24,6 +24,32 @@ std::vector<int> allowed_processors();
 /// parallel_for is used first. Does nothing where the system does not allow it.
 void run_on(std::span<const int> processors);
 
+/// Notes when threads work on the jobs of parallel_for, while it lives; one at a time. Of thread 0,
+/// which calls, also how long it waits for the others.
+class WorkTimes {
+ public:
+  struct Span {
+    int64_t begin, end;  ///< nanoseconds of std::chrono::steady_clock
+  };
+  WorkTimes();
+  ~WorkTimes();
+  WorkTimes(const WorkTimes&) = delete;
+  WorkTimes& operator=(const WorkTimes&) = delete;
+
+  /// Of each thread, the times in which it worked on jobs that several threads share.
+  const std::vector<std::vector<Span>>& spans() const { return spans_; }
+  int64_t waited() const { return waited_; }  ///< nanoseconds
+
+  // Called by the threads.
+  static WorkTimes* current();
+  void worked(int worker, Span span);
+  void wait(int64_t nanoseconds) { waited_ += nanoseconds; }
+
+ private:
+  std::vector<std::vector<Span>> spans_;
+  int64_t waited_ = 0;
+};
+
 namespace detail {
 void parallel_run(int64_t n, void (*call)(void*, int64_t), void* body);
 }

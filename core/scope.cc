@@ -10,21 +10,33 @@ std::string& stack() {
   return path;
 }
 
+thread_local Watch* watch = nullptr;
+
 }  // namespace
+
+Watch* Watch::found() { return watch; }
+
+Watch* Watch::set(Watch* next) {
+  Watch* const before = std::exchange(watch, next);
+  set_.fetch_add((next != nullptr ? 1 : 0) - (before != nullptr ? 1 : 0));
+  return before;
+}
 
 Scope::Scope(std::string_view name) : length_(stack().size()) {
   std::string& path = stack();
   path.reserve(path.size() + 1 + name.size());  // throws before anything changes
   if (!path.empty()) path += '.';
   path += name;
+  if (Watch* const w = Watch::of_thread()) w->scope_begins();
 }
 
-Scope::Scope(std::string_view name, long index) : Scope(name) {
-  stack() += '.';
-  stack() += std::to_string(index);
-}
+Scope::Scope(std::string_view name, long index)
+    : Scope(std::string(name) + '.' + std::to_string(index)) {}
 
-Scope::~Scope() { stack().resize(length_); }
+Scope::~Scope() {
+  if (Watch* const w = Watch::of_thread()) w->scope_ends();
+  stack().resize(length_);
+}
 
 const std::string& Scope::path() { return stack(); }
 

@@ -97,6 +97,7 @@ void register_kernels() {
   register_matmul();
   register_norm();
   register_optim();
+  register_peak();
   register_pool();
   register_random();
   register_reduce();

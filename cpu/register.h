@@ -17,6 +17,7 @@ void register_lsh();
 void register_matmul();
 void register_norm();
 void register_optim();
+void register_peak();
 void register_pool();
 void register_random();
 void register_reduce();

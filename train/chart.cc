@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 
 namespace longspan::drawing {
 namespace {
 
-/// Formats a tick with as many digits as the step needs; thousands as "12k".
+/// Formats a tick with as many digits as the step needs; thousands as "12k", millions as "12M".
 std::string tick_label(double value, double step) {
   if (std::abs(value) < 1e-9 * step) return "0";
-  if (step >= 1000 && std::fmod(step, 1000) == 0) return fmt::format("{:.0f}k", value / 1000);
+  for (const auto& [unit, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
+    if (step >= unit && std::fmod(step, unit) == 0)
+      return fmt::format("{:.0f}{}", value / unit, letter);
+  }
   const double digits = -std::floor(std::log10(step) + 1e-9);
   if (digits > 6 || std::abs(value) >= 1e7) return fmt::format("{:.3g}", value);
   return fmt::format("{:.{}f}", value, std::max(0, static_cast<int>(digits)));
@@ -35,11 +39,24 @@ Ticks make_ticks(double low, double high, int count) {
 }
 
 void Axis::mark(int count) {
+  if (logarithmic && low < -1) return mark_decades();  // what is below 1 is no length
   ticks = make_ticks(low, high, count);
   if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
   if (!whole || ticks.step >= 1) return;
   ticks = {};
   for (double i = std::ceil(low); i <= high; ++i) ticks.at.push_back(i + 0.0);
+}
+
+void Axis::mark_decades() {
+  ticks = {};
+  const double decades = (high - low) * std::log10(2.0);
+  for (double power = std::floor(low * std::log10(2.0)); power <= high * std::log10(2.0); ++power) {
+    for (const double factor : {1.0, 2.0, 5.0}) {
+      if (factor > 1 && decades > 3) continue;
+      const double at = std::log2(factor * std::pow(10, power));
+      if (at >= low - 1e-9 && at <= high + 1e-9) ticks.at.push_back(at);
+    }
+  }
 }
 
 std::string Axis::label(double place) const {

@@ -38,8 +38,10 @@ struct Axis {
   void include(double value) {
     low = std::fmin(low, place(value)), high = std::fmax(high, place(value));
   }
-  /// Chooses about `count` ticks between low and high.
+  /// Chooses about `count` ticks between low and high: powers of two on a logarithmic axis, or of
+  /// ten where it has numbers far below 1.
   void mark(int count);
+  void mark_decades();
   /// Powers of two from 2^10 on are labelled in units of 1024, as lengths are.
   std::string label(double place) const;
 };

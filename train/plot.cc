@@ -9,9 +9,7 @@
 #include "train/log.h"
 
 namespace longspan {
-namespace {
 
-/// Returns a running mean over about a fiftieth of the points.
 Series smoothed(const Series& series) {
   Series mean = series;
   const auto n = static_cast<int64_t>(series.y.size());
@@ -24,8 +22,6 @@ Series smoothed(const Series& series) {
   }
   return mean;
 }
-
-}  // namespace
 
 void write_line_plot(const std::string& path, const LinePlot& plot) {
   replace_file(path, drawing::line_chart(plot, drawing::format_of(path)), "plot");

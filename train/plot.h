@@ -41,6 +41,9 @@ struct HeatMap {
   int cell = 0;              ///< pixels of a cell; 0: about 720 pixels along the longer side
 };
 
+/// Returns a running mean over about a fiftieth of the points.
+Series smoothed(const Series& series);
+
 /// Writes a picture that names Longspan as its software: SVG if the path ends in ".svg", else PNG.
 /// The legend hides no curve. Texts may hold any bytes; what is no character is drawn as a box.
 /// Throws IoError, ValueError if x and y differ in length or there is nothing to draw.

@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "core/scope.h"
 #include "data/draws.h"
 #include "models/scoring.h"
 #include "nn/objective.h"
@@ -323,6 +324,7 @@ TaskData::Forward DocumentData::forward(int64_t i, const SegmentMemory& /*memory
   std::vector<TokenDocument> batch;
   const int64_t first = run_.samples_before(i);
   for (int64_t row = first; row < first + run_.config.batch; ++row) {
+    const Phase phase("data");
     batch.push_back(training_item(row));
   }
   const Generator masks = Generator{run_.config.seed}.fork("masks").fork(static_cast<uint64_t>(i));

@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "core/scope.h"
 #include "models/encoder.h"
 #include "ops/copy.h"
 
@@ -207,6 +208,7 @@ TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/,
   std::vector<Sample> samples;
   const int64_t first = run_.samples_before(i);
   for (int64_t row = first; row < first + batch; ++row) {
+    const Phase phase("data");
     samples.push_back(source_->training(row));
   }
   const Tensor labels = Tensor::from(labels_of(samples), {batch, source_->answers()}, run_.device);

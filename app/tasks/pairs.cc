@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/scope.h"
 #include "models/evaluate.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -188,7 +189,10 @@ void PairData::warn_of_cuts() {
 LossUnit PairData::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pairs("train")); }
 
 TaskData::Forward PairData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
-  const SequenceBatch b = batches_->from_row(run_.samples_before(i));
+  const SequenceBatch b = [&] {
+    const Phase phase("data");
+    return batches_->from_row(run_.samples_before(i));
+  }();
   const auto& writer = need<WritesSequences>(*run_.model);
   return {writer.sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
           b.counted};

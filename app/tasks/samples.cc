@@ -8,6 +8,7 @@
 #include "app/tasks/labels.h"
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "core/scope.h"
 #include "models/encoder.h"
 #include "models/evaluate.h"
 #include "ops/copy.h"
@@ -173,6 +174,7 @@ std::string SampleData::unit() const {
 
 std::vector<Sample> SampleData::samples(const std::string& part, int64_t first,
                                         int64_t count) const {
+  const Phase phase("data");
   std::vector<Sample> rows;
   for (int64_t i = first; i < first + count; ++i) {
     rows.push_back(task_->sample(
@@ -221,6 +223,7 @@ int64_t SampleData::segments() const { return finds_answers() ? 1 : streams_->se
 
 /// Batch k of a step reads the k-th part of the streams.
 Batch SampleData::batch_of(int64_t i) const {
+  const Phase phase("data");
   const int64_t batch = run_.config.batch, batches = run_.config.batches_per_step();
   return streams_->at(run_.segment_of(i), i % batches * batch, batch);
 }

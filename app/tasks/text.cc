@@ -8,6 +8,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "core/scope.h"
 #include "models/evaluate.h"
 
 namespace longspan {
@@ -145,6 +146,7 @@ Tensor TextData::reset(int64_t i) const {
 }
 
 Batch TextData::batch_of(int64_t i) const {
+  const Phase phase("data");
   const int64_t batch = run_.config.batch, batches = run_.config.batches_per_step();
   if (!streams()) return batches_->from_row(run_.samples_before(i));
   return streams_->at(run_.segment_of(i), i % batches * batch, batch);

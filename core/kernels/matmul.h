@@ -19,4 +19,10 @@ inline constinit Kernel<void(ConstView a, ConstView b, ConstView bias, View c, b
 /// dtype. Partial sums over fixed runs of rows are added in order.
 inline constinit Kernel<void(ConstView x, View y)> sum_rows{"sum_rows"};
 
+/// *macs = the multiply-adds of f32 per second that so many threads reach with nothing but
+/// registers, or with `dots` those of bf16 dot products where the processor has them, and
+/// *instructions the name of the instruction set. Takes about 20 ms; counts CPU time.
+inline constinit Kernel<void(int threads, bool dots, double* macs, const char** instructions)>
+    measure_peak{"measure_peak", true};
+
 }  // namespace longspan::kernels

@@ -438,5 +438,21 @@ TEST(Matmul, NotANumberStaysInItsRow) {
   }
 }
 
+TEST(MeasuredPeak, IsReachedByNoProduct) {
+  for (const Device device : {Device{}, Device{DeviceKind::cuda, 0}}) {
+    if (!is_available(device) || !kernels::measure_peak.has(device.kind)) continue;
+    for (const bool dots : {false, true}) {
+      double macs = 0;
+      const char* instructions = nullptr;
+      kernels::measure_peak(device, 1, dots, &macs, &instructions);
+      EXPECT_GT(macs, 1e8);
+      EXPECT_GT(std::strlen(instructions), 3u);
+    }
+  }
+}
+
+// Opened where several processes have a device each.
+const ReachedElsewhere of_processes{"open_device_transport", "test_ranks"};
+
 }  // namespace
 }  // namespace longspan::test

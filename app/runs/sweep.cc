@@ -1,0 +1,590 @@
+// longspan sweep: runs of all combinations of some values, and which is best.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "app/commands.h"
+#include "app/make_config.h"
+#include "app/runs/figures.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "data/io/files.h"
+#include "data/io/json.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+/// A key that runs differ in, and its values.
+struct Dimension {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+/// What a sweep runs; stored in sweep.json.
+struct Plan {
+  std::vector<std::string> common;    // arguments of all runs
+  std::vector<Dimension> dimensions;  // the seed last
+  double first = 1;                   // share of the steps that all runs take
+};
+
+/// A run: a value of each dimension.
+struct Trial {
+  std::string name, folder;
+  std::vector<std::string> values;
+  std::string failed = {};  // why; empty: it has not
+  bool dropped = false;     // by successive halving
+};
+
+std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(',', begin);
+    parts.push_back(text.substr(begin, end - begin));
+  }
+  return parts;
+}
+
+/// Whether a configuration takes these settings.
+bool fits(const Settings& settings) {
+  try {
+    make_config(settings);
+    return true;
+  } catch (const ValueError&) {
+    return false;
+  }
+}
+
+/// Splits values with commas, unless the key takes them as they are: a list, or a text.
+std::vector<Dimension> dimensions_of(Settings& settings) {
+  std::vector<Dimension> all;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    Setting& s = settings[i];
+    if (!s.text || s.value.string().find(',') == std::string::npos) continue;
+    std::vector<std::string> values = split(s.value.string());
+    Settings own;  // the model, and the others' first values
+    for (size_t j = 0; j < settings.size(); ++j) {
+      Setting other = settings[j];
+      const bool comma =
+          j != i && other.text && other.value.string().find(',') != std::string::npos;
+      if (comma && other.key != "model.name") continue;
+      if (comma) other.value = Json(split(other.value.string())[0]);
+      own.push_back(other);
+    }
+    if (fits(own)) continue;
+    require(
+        std::none_of(all.begin(), all.end(), [&](const Dimension& d) { return d.key == s.key; }),
+        s.origin, "{} has several values twice", s.key);
+    all.push_back({s.key, values});
+    s.value = Json(values[0]);
+  }
+  return all;
+}
+
+std::vector<Trial> trials_of(const Plan& plan, const std::string& out) {
+  std::vector<Trial> all{{}};
+  for (const Dimension& d : plan.dimensions) {
+    std::vector<Trial> more;
+    for (const Trial& before : all) {
+      for (const std::string& value : d.values) {
+        Trial t = before;
+        t.values.push_back(value);
+        std::string part = last_part(d.key) + "=" + value;
+        std::replace(part.begin(), part.end(), '/', '_');
+        t.name += (t.name.empty() ? "" : " ") + part;
+        more.push_back(std::move(t));
+      }
+    }
+    all = std::move(more);
+  }
+  for (Trial& t : all) t.folder = out + "/" + t.name;
+  return all;
+}
+
+Json json_of(const Plan& plan) {
+  Json::Array dimensions;
+  for (const Dimension& d : plan.dimensions) {
+    dimensions.push_back(
+        Members{{"key", d.key}, {"values", Json::Array(d.values.begin(), d.values.end())}});
+  }
+  return Members{{"arguments", Json::Array(plan.common.begin(), plan.common.end())},
+                 {"dimensions", std::move(dimensions)},
+                 {"first", plan.first}};
+}
+
+Plan plan_of(const Json& json) {
+  Plan plan;
+  for (const Json& word : json["arguments"].array()) plan.common.push_back(word.string());
+  for (const Json& d : json["dimensions"].array()) {
+    plan.dimensions.push_back({d["key"].string(), {}});
+    for (const Json& value : d["values"].array()) {
+      plan.dimensions.back().values.push_back(value.string());
+    }
+  }
+  plan.first = json["first"].number();
+  return plan;
+}
+
+volatile std::sig_atomic_t asked_to_stop = 0;
+void ask_to_stop(int) { asked_to_stop = 1; }
+
+/// Runs trials as processes of this program, some at a time.
+class Runner {
+ public:
+  /// `processors`: those of this process before it pinned its threads.
+  Runner(const Plan& plan, std::string out, int64_t jobs, int64_t all, std::vector<int> processors)
+      : plan_(plan),
+        out_(std::move(out)),
+        jobs_(jobs),
+        all_(all),
+        processors_(std::move(processors)),
+        free_(static_cast<size_t>(jobs), true) {
+    make_folders(out_ + "/logs", "sweep");
+    struct sigaction action {};
+    action.sa_handler = ask_to_stop;
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+
+  /// Has a trial train up to a step; 0: to its end. Waits while all places are taken.
+  void start(Trial& trial, int64_t until) {
+    while (running_.size() >= static_cast<size_t>(jobs_) && !asked_to_stop) wait_for_one();
+    if (asked_to_stop) return;
+    const bool goes_on = !newest_checkpoint_of(trial.folder).empty();
+    std::vector<std::string> words = {"train", "--out", trial.folder};
+    if (goes_on) {
+      words.emplace_back("--resume");
+    } else {
+      remove_all(trial.folder);  // what a kill has left of a beginning
+      words.insert(words.end(), plan_.common.begin(), plan_.common.end());
+      for (size_t i = 0; i < plan_.dimensions.size(); ++i) {
+        words.insert(words.end(), {"--set", plan_.dimensions[i].key + "=" + trial.values[i]});
+      }
+    }
+    if (until > 0) words.insert(words.end(), {"--until", std::to_string(until)});
+    launch(trial, words);
+  }
+
+  void finish() {
+    while (!running_.empty()) wait_for_one();
+  }
+
+ private:
+  struct Running {
+    Trial* trial;
+    size_t place;
+    std::chrono::steady_clock::time_point begin;
+  };
+
+  static std::string newest_checkpoint_of(const std::string& folder) {
+    return std::filesystem::exists(folder) ? newest_checkpoint(folder) : "";
+  }
+
+  void launch(Trial& trial, std::vector<std::string> words) {
+    const auto place =
+        static_cast<size_t>(std::find(free_.begin(), free_.end(), true) - free_.begin());
+    free_[place] = false;
+    // Those that run side by side get processors of their own.
+    const std::vector<int>& own = processors_;
+    const size_t begin = place * own.size() / static_cast<size_t>(jobs_),
+                 end = (place + 1) * own.size() / static_cast<size_t>(jobs_);
+    std::vector<int> part(own.begin() + static_cast<std::ptrdiff_t>(begin),
+                          own.begin() + static_cast<std::ptrdiff_t>(end));
+    if (part.empty()) part.push_back(own[place % own.size()]);
+    std::vector<char*> argv;
+    std::string program = "longspan";
+    argv.push_back(program.data());
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const std::string log = fmt::format("{}/logs/{}.txt", out_, trial.name);
+    std::fflush(nullptr);
+    const pid_t parent = getpid(), pid = fork();
+    require(pid >= 0, "sweep", "a process cannot be started: {}", error_text());
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(1);
+      const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+      const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+      if (file < 0 || in < 0) _exit(1);
+      dup2(in, 0);
+      dup2(file, 1);
+      dup2(file, 2);
+      run_on(part);
+      execv("/proc/self/exe", argv.data());
+      _exit(127);
+    }
+    running_[pid] = {&trial, place, std::chrono::steady_clock::now()};
+  }
+
+  void wait_for_one() {
+    int status = 0;
+    pid_t pid = 0;
+    bool told = false;
+    while ((pid = waitpid(-1, &status, 0)) < 0) {
+      require(errno == EINTR, "sweep", "waiting for a run failed: {}", error_text());
+      if (!asked_to_stop || told) continue;
+      for (const auto& [running, of] : running_) kill(running, SIGTERM);
+      told = true;
+    }
+    const auto found = running_.find(pid);
+    if (found == running_.end()) return;
+    const Running ended = found->second;
+    running_.erase(found);
+    free_[ended.place] = true;
+    Trial& trial = *ended.trial;
+    ++done_;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - ended.begin;
+    std::string said;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      trial.failed =
+          WIFEXITED(status) ? last_line(trial) : fmt::format("signal {}", WTERMSIG(status));
+      if (!asked_to_stop) said = "failed: " + trial.failed;
+    } else {
+      const RunFigures f = figures_of(trial.folder);
+      said = fmt::format("step {}, {:.4f} bits per {}", f.steps, f.valid, f.unit.name);
+    }
+    if (asked_to_stop) said = "stopped";
+    std::puts(fmt::format("[{}/{}] {}: {}, {:.1f} s", done_, all_, trial.name, said, took.count())
+                  .c_str());
+    std::fflush(stdout);
+  }
+
+  std::string last_line(const Trial& trial) const {
+    std::string text = read_file(fmt::format("{}/logs/{}.txt", out_, trial.name), "sweep");
+    while (text.ends_with('\n')) text.pop_back();
+    return text.substr(text.rfind('\n') + 1);
+  }
+
+  const Plan& plan_;
+  std::string out_;
+  int64_t jobs_, all_, done_ = 0;
+  std::vector<int> processors_;
+  std::vector<bool> free_;
+  std::map<pid_t, Running> running_;
+};
+
+/// Whether a run has reached a step; 0: its end.
+bool has_reached(const Trial& trial, int64_t step) {
+  if (!std::filesystem::exists(trial.folder + "/summary.json")) return false;
+  const RunFigures f = figures_of(trial.folder);
+  return f.ended && f.steps >= (step > 0 ? step : f.planned);
+}
+
+/// Runs that differ in their seed alone.
+struct Group {
+  std::string name;
+  std::vector<std::string> values;  // without the seed
+  std::vector<Trial*> trials;
+  double mean = 0, deviation = 0;  // of the validations; NaN: one has failed
+  int64_t steps = 0;
+};
+
+std::vector<Group> groups_of(const Plan& plan, std::vector<Trial>& trials) {
+  const bool seeds = !plan.dimensions.empty() && plan.dimensions.back().key == "seed";
+  std::vector<Group> groups;
+  for (Trial& t : trials) {
+    std::vector<std::string> values = t.values;
+    if (seeds) values.pop_back();
+    auto at = std::find_if(groups.begin(), groups.end(),
+                           [&](const Group& g) { return g.values == values; });
+    if (at == groups.end()) {
+      Group g{.name = {}, .values = values, .trials = {}};
+      for (size_t i = 0; i < values.size(); ++i) {
+        g.name += (i == 0 ? "" : " ") + last_part(plan.dimensions[i].key) + "=" + values[i];
+      }
+      groups.push_back(std::move(g));
+      at = std::prev(groups.end());
+    }
+    at->trials.push_back(&t);
+  }
+  for (Group& g : groups) {
+    double sum = 0, squares = 0;
+    for (const Trial* t : g.trials) {
+      double valid = std::nan("");
+      if (t->failed.empty() && std::filesystem::exists(t->folder + "/metrics.jsonl")) {
+        const RunFigures f = figures_of(t->folder);
+        valid = f.valid;
+        g.steps = f.steps;
+      }
+      sum += valid;
+      squares += valid * valid;
+    }
+    const auto n = static_cast<double>(g.trials.size());
+    g.mean = sum / n;
+    g.deviation = n > 1 ? std::sqrt(std::max(0.0, (squares - n * g.mean * g.mean) / (n - 1))) : 0;
+  }
+  return groups;
+}
+
+/// Returns the groups from best to worst; those without a figure last.
+std::vector<const Group*> ordered(const std::vector<Group>& groups) {
+  std::vector<const Group*> order;
+  for (const Group& g : groups) order.push_back(&g);
+  std::stable_sort(order.begin(), order.end(), [](const Group* a, const Group* b) {
+    if (std::isnan(a->mean) || std::isnan(b->mean))
+      return !std::isnan(a->mean) && std::isnan(b->mean);
+    return a->steps != b->steps ? a->steps > b->steps : a->mean < b->mean;
+  });
+  return order;
+}
+
+/// Draws the validations over the values of the first dimension that are numbers, a curve for each
+/// combination of the others.
+void draw_values(const Plan& plan, const std::vector<Group>& groups, const std::string& path,
+                 const std::string& unit) {
+  for (size_t d = 0; d < plan.dimensions.size(); ++d) {
+    const Dimension& dimension = plan.dimensions[d];
+    if (dimension.key == "seed") continue;
+    std::vector<double> values;
+    for (const std::string& text : dimension.values) {
+      char* end = nullptr;
+      values.push_back(std::strtod(text.c_str(), &end));
+      if (*end != '\0') values.clear();
+    }
+    if (values.size() != dimension.values.size() || values.size() < 2) continue;
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    LinePlot plot{.title = "Validation at the end of the runs",
+                  .x_label = dimension.key,
+                  .y_label = "bits per " + unit,
+                  .log_x = *low > 0 && *high / *low >= 8};
+    for (const Group& g : groups) {
+      if (std::isnan(g.mean)) continue;
+      std::string name;
+      for (size_t i = 0; i < g.values.size(); ++i) {
+        if (i != d)
+          name += (name.empty() ? "" : " ") + last_part(plan.dimensions[i].key) + "=" + g.values[i];
+      }
+      auto s = std::find_if(plot.series.begin(), plot.series.end(),
+                            [&](const Series& other) { return other.name == name; });
+      if (s == plot.series.end()) {
+        plot.series.push_back(
+            {.name = name, .markers = true, .colour = static_cast<int>(plot.series.size())});
+        s = std::prev(plot.series.end());
+      }
+      s->x.push_back(std::strtod(g.values[d].c_str(), nullptr));
+      s->y.push_back(g.mean);
+    }
+    if (!plot.series.empty()) write_own_picture(path, plot);
+    return;
+  }
+}
+
+/// Gives the runs of a combination one colour and one name; those beyond the best eight are pale.
+void colour_by_rank(LinePlot& plot, const std::vector<std::string>& labels,
+                    const std::vector<const Group*>& order) {
+  constexpr size_t most = 8;
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    bool named = false;
+    for (const Trial* t : order[rank]->trials) {
+      const auto at = std::find(labels.begin(), labels.end(), t->name);
+      if (at == labels.end()) continue;
+      Series& s = plot.series[static_cast<size_t>(at - labels.begin())];
+      s.faint = rank >= most;
+      s.markers = s.markers && !s.faint;
+      s.colour = static_cast<int>(std::min(rank, most));
+      s.name = named || s.faint ? "" : order[rank]->name;
+      if (s.name.empty() && !named && !s.faint) s.name = t->name;
+      named = true;
+    }
+  }
+  // The legend goes from the best on.
+  std::stable_sort(plot.series.begin(), plot.series.end(),
+                   [](const Series& a, const Series& b) { return a.colour < b.colour; });
+}
+
+void report(const Plan& plan, std::vector<Trial>& trials, const std::string& out) {
+  const std::vector<Group> groups = groups_of(plan, trials);
+  const std::vector<const Group*> order = ordered(groups);
+  std::vector<RunFigures> figures;
+  std::vector<std::string> labels;
+  for (const Trial& t : trials) {
+    if (!t.failed.empty() || !std::filesystem::exists(t.folder + "/metrics.jsonl")) continue;
+    figures.push_back(figures_of(t.folder));
+    labels.push_back(t.name);
+  }
+  const std::string unit = figures.empty() ? "unit" : figures[0].unit.name;
+  std::string csv;
+  for (const Dimension& d : plan.dimensions) {
+    if (d.key != "seed") csv += d.key + ",";
+  }
+  csv += "runs,steps,mean,deviation\n";
+  size_t wide = 11;
+  for (const Group& g : groups) wide = std::max(wide, g.name.size());
+  std::puts(fmt::format("\n  {:<{}} {:>5} {:>8} {:>12} {:>10}", "combination", wide, "runs",
+                        "steps", "bits/" + unit, "deviation")
+                .c_str());
+  for (const Group* g : order) {
+    const bool best = g == order[0] && !std::isnan(g->mean);
+    std::puts(fmt::format("{} {:<{}} {:>5} {:>8} {:>12.4f} {:>10}", best ? "*" : " ", g->name, wide,
+                          g->trials.size(), g->steps, g->mean,
+                          g->trials.size() > 1 ? fmt::format("{:.4f}", g->deviation) : "-")
+                  .c_str());
+    for (const std::string& value : g->values) csv += value + ",";
+    csv += fmt::format("{},{},{},{}\n", g->trials.size(), g->steps, g->mean, g->deviation);
+  }
+  replace_file(out + "/sweep.csv", csv, "sweep");
+  if (figures.empty()) return;
+  const bool alike = std::all_of(figures.begin(), figures.end(),
+                                 [&](const RunFigures& f) { return f.unit.name == unit; });
+  if (!alike) return;
+  LinePlot curves = curves_of(figures, labels, Axis::steps);
+  colour_by_rank(curves, labels, order);
+  write_own_picture(out + "/curves.png", curves);
+  draw_values(plan, groups, out + "/values.png", unit);
+}
+
+struct Options {
+  int64_t seeds = 1, jobs = 1;
+  double first = 1;
+  void visit(auto& v) {
+    v("seeds", seeds, range::between(1, 1000))("jobs", jobs, range::between(1, 256));
+    v("first", first, range::between(0.001, 1));
+  }
+};
+
+Plan new_plan(CommandLine line, const Options& o, int argc, const char* const* argv) {
+  Plan plan{.common = {}, .dimensions = dimensions_of(line.settings), .first = o.first};
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) == "--config") plan.common = {"--config", argv[i + 1]};
+  }
+  for (const Setting& s : line.settings) {
+    const bool swept = std::any_of(plan.dimensions.begin(), plan.dimensions.end(),
+                                   [&](const Dimension& d) { return d.key == s.key; });
+    if (s.text && !swept)
+      plan.common.insert(plan.common.end(), {"--set", s.key + "=" + s.value.string()});
+  }
+  require(o.seeds == 1 || std::none_of(plan.dimensions.begin(), plan.dimensions.end(),
+                                       [](const Dimension& d) { return d.key == "seed"; }),
+          "--seeds", "--seed has several values already; expected one of the two");
+  if (o.seeds > 1) {
+    Dimension seeds{"seed", {}};
+    const RunConfig config = make_config(line.settings);
+    for (int64_t i = 0; i < o.seeds; ++i) {
+      seeds.values.push_back(std::to_string(config.seed + static_cast<uint64_t>(i)));
+    }
+    plan.dimensions.push_back(std::move(seeds));
+  }
+  std::stable_partition(plan.dimensions.begin(), plan.dimensions.end(),
+                        [](const Dimension& d) { return d.key != "seed"; });
+  require(
+      !plan.dimensions.empty(), "sweep",
+      "nothing has several values; expected commas between them, as --lr 3e-4,1e-3, or --seeds N");
+  // What no run would take is said before any begins.
+  for (const Trial& t : trials_of(plan, "")) {
+    Settings settings = line.settings;
+    for (size_t i = 0; i < plan.dimensions.size(); ++i) {
+      settings.push_back({plan.dimensions[i].key, Json(t.values[i]), "--set", true});
+    }
+    const RunConfig config = make_config(settings);
+    require(plan.first == 1 || config.steps > 0, "--first", "is a share of --steps, which are 0");
+  }
+  return plan;
+}
+
+/// Runs all trials up to a share of the steps, then the better half of the combinations up to twice
+/// as many, until some reach the end.
+void run_all(const Plan& plan, std::vector<Trial>& trials, const std::string& out, int64_t jobs,
+             int64_t steps, const std::vector<int>& processors) {
+  double share = plan.first;
+  for (bool last = false; !last && asked_to_stop == 0; share = std::min(1.0, 2 * share)) {
+    last = share >= 1;
+    const int64_t until =
+        last ? 0 : std::max<int64_t>(1, std::llround(share * static_cast<double>(steps)));
+    std::vector<Trial*> due;
+    for (Trial& t : trials) {
+      if (!t.dropped && t.failed.empty() && !has_reached(t, until)) due.push_back(&t);
+    }
+    if (plan.first < 1) {
+      std::puts(fmt::format("{} runs up to {}",
+                            std::count_if(trials.begin(), trials.end(),
+                                          [](const Trial& t) { return !t.dropped; }),
+                            last ? "the end" : fmt::format("step {}", until))
+                    .c_str());
+    }
+    Runner runner(plan, out, jobs, std::ssize(due), processors);
+    for (Trial* t : due) runner.start(*t, until);
+    runner.finish();
+    if (last || asked_to_stop != 0) break;
+    std::vector<Group> groups = groups_of(plan, trials);
+    std::erase_if(groups, [](const Group& g) { return g.trials[0]->dropped; });
+    const std::vector<const Group*> order = ordered(groups);
+    for (size_t i = (order.size() + 1) / 2; i < order.size(); ++i) {
+      for (Trial* t : order[i]->trials) t->dropped = true;
+    }
+  }
+}
+
+}  // namespace
+
+int sweep_command(int argc, const char* const* argv) {
+  const std::vector<int> processors = allowed_processors();
+  const Flag own[] = {
+      {"--out", "", "the folder of the sweep, with a run folder for each combination"},
+      {"--resume", "", "go on with the sweep in --out: its runs, from their checkpoints", true},
+      {"--seeds", "sweep.seeds", "runs of each combination, with seeds that follow --seed"},
+      {"--jobs", "sweep.jobs", "runs side by side, which share the processors"},
+      {"--first", "sweep.first",
+       "a share of the steps that all runs take; the better half goes on to twice as many, and so "
+       "on"}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan sweep --out DIR --model NAME --lr 3e-4,1e-3 ...: trains with all combinations of "
+      "options that have several values, with commas between them, and says which validates best. "
+      "Other options are those of longspan train.");
+  Options o;
+  set_fields(o, taken(line, "sweep."));
+  const std::string* const given = line.value("--out");
+  require(given != nullptr, "sweep", "no folder given; expected --out DIR");
+  const std::string out = *given, file = out + "/sweep.json";
+  Plan plan;
+  if (line.value("--resume") != nullptr) {
+    require<IoError>(std::filesystem::exists(file), "--resume", "{} is no sweep", out);
+    require(line.settings.empty(), "--resume",
+            "goes on with the options that the sweep has; leave out {}",
+            line.settings.empty() ? "" : line.settings[0].origin);
+    plan = plan_of(parse_json(read_file(file, "sweep")));
+  } else {
+    require<IoError>(!std::filesystem::exists(out) || std::filesystem::is_empty(out), "--out",
+                     "{} is there already; go on with it with --resume, or choose another folder",
+                     out);
+    plan = new_plan(line, o, argc, argv);
+    make_folders(out, "sweep");
+    replace_file(file, to_string(json_of(plan)) + "\n", "sweep");
+  }
+  std::vector<Trial> trials = trials_of(plan, out);
+  Settings common;
+  for (size_t i = 0; i + 1 < plan.common.size(); i += 2) {
+    if (plan.common[i] == "--config") {
+      for (Setting& s : read_toml(plan.common[i + 1])) common.push_back(std::move(s));
+    } else {
+      common.push_back(parse_setting(plan.common[i + 1], "--set"));
+    }
+  }
+  for (size_t i = 0; i < plan.dimensions.size(); ++i) {
+    common.push_back({plan.dimensions[i].key, Json(trials[0].values[i]), "--set", true});
+  }
+  run_all(plan, trials, out, o.jobs, make_config(common).steps, processors);
+  report(plan, trials, out);
+  if (asked_to_stop != 0) std::puts("stopped; go on with --resume");
+  const bool failed =
+      std::any_of(trials.begin(), trials.end(), [](const Trial& t) { return !t.failed.empty(); });
+  return failed || asked_to_stop != 0 ? 1 : 0;
+}
+
+}  // namespace longspan

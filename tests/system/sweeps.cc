@@ -1,0 +1,198 @@
+// longspan compare and sweep, on runs of some steps.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "data/io/json.h"
+#include "tests/system/program.h"
+
+namespace longspan::test {
+namespace {
+
+std::vector<std::string> small_model(const std::string& folder) {
+  write(folder + "/text", some_text(20'000));
+  return {"--model",      "transformer:tiny",
+          "--data",       "bytes=" + folder + "/text",
+          "--length",     "32",
+          "--batch",      "2",
+          "--eval-every", "2",
+          "--log-every",  "1",
+          "--threads",    "1"};
+}
+
+Outcome run_with(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return run(words);
+}
+
+TEST(Compare, ShowsFiguresKeysAndCurves) {
+  const Folder folder;
+  const std::vector<std::string> model = small_model(folder.path());
+  for (const char* lr : {"0.001", "0.01"}) {
+    const Outcome o =
+        run_with({"train", "--out", folder / "runs" + "/" + lr, "--lr", lr, "--steps", "6"}, model);
+    ASSERT_EQ(o.code, 0) << o.err;
+  }
+  const std::string a = folder / "runs/0.001", b = folder / "runs/0.01";
+  const Outcome table = run({"compare", a, b, "--out", folder / "curves.png"});
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("\n0.001 "), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("optimizer.lr"), std::string::npos) << table.out;
+  EXPECT_EQ(table.out.find("model.d_model"), std::string::npos) << table.out;  // does not differ
+  EXPECT_TRUE(exists(folder / "curves.png"));
+  const Outcome csv = run({"compare", "--csv", a, b});
+  const Json summary = parse_json(read(a + "/summary.json"));
+  EXPECT_NE(
+      csv.out.find(fmt::format("0.001,transformer:tiny,{},6,", summary["parameters"].integer())),
+      std::string::npos)
+      << csv.out;
+  EXPECT_NE(csv.out.find(fmt::format(",byte,{},{},", summary["train_bpb"].number(),
+                                     summary["valid_bpb"].number())),
+            std::string::npos)
+      << csv.out;
+  for (const char* over : {"steps", "tokens", "seconds", "macs"}) {
+    EXPECT_EQ(run({"compare", a, b, "--over", over, "--out", folder / "over.svg"}).code, 0) << over;
+  }
+  // What is refused.
+  EXPECT_NE(run({"compare", a, folder.path()}).err.find("is no run folder"), std::string::npos);
+  EXPECT_NE(run({"compare"}).err.find("got no run folder"), std::string::npos);
+  EXPECT_NE(run({"compare", a, "--over", "epochs", "--out", folder / "x.png"})
+                .err.find("expected one of steps"),
+            std::string::npos);
+  EXPECT_NE(run({"compare", a, "--over", "tokens"}).err.find("none are drawn"), std::string::npos);
+  EXPECT_NE(run({"compare", a, "--out", folder / "text"}).err.find("no picture of Longspan"),
+            std::string::npos);
+}
+
+TEST(Until, StopsAndGoesOnWithTheSameBits) {
+  const Folder folder;
+  const std::vector<std::string> model = small_model(folder.path());
+  ASSERT_EQ(run_with({"train", "--out", folder / "whole", "--steps", "8"}, model).code, 0);
+  ASSERT_EQ(
+      run_with({"train", "--out", folder / "parts", "--steps", "8", "--until", "3"}, model).code,
+      0);
+  EXPECT_EQ(parse_json(read(folder / "parts/summary.json"))["steps"].integer(), 3);
+  ASSERT_EQ(run({"train", "--resume", "--out", folder / "parts"}).code, 0);
+  const std::string end = "/checkpoints/step-8/model.safetensors";
+  EXPECT_TRUE(read(folder / "whole" + end) == read(folder / "parts" + end));
+}
+
+TEST(Sweep, TrainsAllCombinations) {
+  const Folder folder;
+  const std::vector<std::string> model = small_model(folder.path());
+  const std::string out = folder / "sweep";
+  const Outcome o = run_with({"sweep", "--out", out, "--steps", "4", "--lr", "1e-3,1e-2", "--set",
+                              "model.dropout=0,0.1", "--seeds", "2", "--jobs", "2"},
+                             model);
+  ASSERT_EQ(o.code, 0) << o.out << o.err;
+  EXPECT_NE(o.out.find("[8/8]"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("\n* lr="), std::string::npos) << o.out;
+  EXPECT_EQ(names_in(out).size(), 8u + 5) << o.out;  // sweep.json, sweep.csv, two pictures, logs
+  EXPECT_TRUE(exists(out + "/curves.png") && exists(out + "/values.png"));
+  // A run is that of longspan train with these options.
+  ASSERT_EQ(run_with({"train", "--out", folder / "one", "--steps", "4", "--lr", "1e-2", "--set",
+                      "model.dropout=0.1", "--seed", "1"},
+                     model)
+                .code,
+            0);
+  const std::string end = "/checkpoints/step-4/model.safetensors";
+  bool found = false;
+  for (const std::string& name : names_in(out)) {
+    if (!name.starts_with("lr=1e-2 dropout=0.1")) continue;
+    found |= read(out + "/" + name + end) == read(folder / "one" + end);
+  }
+  EXPECT_TRUE(found) << "no run has the bits of longspan train --seed 1";
+  // Mean and deviation of two seeds.
+  const std::string csv = read(out + "/sweep.csv");
+  EXPECT_TRUE(csv.starts_with("optimizer.lr,model.dropout,runs,steps,mean,deviation\n")) << csv;
+  // Again: refused, and with --resume there is nothing left to do.
+  EXPECT_NE(run_with({"sweep", "--out", out, "--lr", "1,2"}, model)
+                .err.find("go on with it with --resume"),
+            std::string::npos);
+  const Outcome again = run({"sweep", "--out", out, "--resume"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.out.find("[1/"), std::string::npos) << again.out;
+  EXPECT_EQ(read(out + "/sweep.csv"), csv);
+}
+
+TEST(Sweep, GoesOnAfterAKill) {
+  const Folder folder;
+  const std::vector<std::string> model = small_model(folder.path());
+  const auto start = [&](const std::string& out) {
+    std::vector<std::string> words = {"sweep",        "--out", out,    "--steps",  "200",
+                                      "--save-every", "10",    "--lr", "1e-3,1e-2"};
+    words.insert(words.end(), model.begin(), model.end());
+    return words;
+  };
+  ASSERT_EQ(run(start(folder / "whole")).code, 0);
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    const std::string out = folder / ("killed" + std::to_string(signal));
+    {
+      Program program(Start{start(out)});
+      const double begin = now();
+      while (!exists(out + "/lr=1e-3/checkpoints") && now() - begin < 30) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      program.send(signal);
+      program.wait();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // its run hears of it, and saves
+    // As if a run had been killed before its first checkpoint.
+    if (signal == SIGKILL) std::filesystem::remove_all(out + "/lr=1e-3/checkpoints");
+    const Outcome o = run({"sweep", "--out", out, "--resume"});
+    ASSERT_EQ(o.code, 0) << o.out << o.err;
+    for (const char* lr : {"1e-3", "1e-2"}) {
+      const std::string end = std::string("/lr=") + lr + "/checkpoints/step-200/model.safetensors";
+      EXPECT_TRUE(read(folder / "whole" + end) == read(out + end)) << lr;
+    }
+  }
+}
+
+TEST(Sweep, HalvesTheCombinations) {
+  const Folder folder;
+  const Outcome o = run_with({"sweep", "--out", folder / "sweep", "--steps", "16", "--lr",
+                              "1e-5,1e-4,1e-3,1e-2", "--first", "0.25"},
+                             small_model(folder.path()));
+  ASSERT_EQ(o.code, 0) << o.out << o.err;
+  std::map<int64_t, int> at;
+  for (const char* lr : {"1e-5", "1e-4", "1e-3", "1e-2"}) {
+    ++at[parse_json(read(folder / "sweep" + "/lr=" + lr + "/summary.json"))["steps"].integer()];
+  }
+  EXPECT_EQ(at, (std::map<int64_t, int>{{4, 2}, {8, 1}, {16, 1}})) << o.out;
+  EXPECT_NE(o.out.find("4 runs up to step 4"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("1 runs up to the end"), std::string::npos) << o.out;
+}
+
+TEST(Sweep, RefusesWhatNoRunWouldTake) {
+  const Folder folder;
+  const std::vector<std::string> model = small_model(folder.path());
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& message) {
+    std::vector<std::string> words = {"sweep", "--out", folder / "sweep"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = run_with(words, model);
+    EXPECT_NE(o.code, 0);
+    EXPECT_NE(o.err.find(message), std::string::npos) << o.err;
+    EXPECT_FALSE(exists(folder / "sweep"));
+  };
+  refused({"--steps", "4"}, "nothing has several values");
+  refused({"--steps", "4", "--lr", "1e-3,fast"}, "fast");
+  refused({"--steps", "4", "--seed", "1,2", "--seeds", "2"}, "expected one of the two");
+  refused({"--steps", "4", "--lr", "1e-3,1e-2", "--lr", "1e-4,1e-5"}, "has several values twice");
+  refused({"--seconds", "1", "--lr", "1e-3,1e-2", "--first", "0.5"}, "is a share of --steps");
+  // A run that fails does not stop the others.
+  const Outcome o = run_with({"sweep", "--out", folder / "failing", "--steps", "4", "--lr",
+                              "1e30,1e-3", "--set", "optimizer.clip=0", "--jobs", "2"},
+                             model);
+  EXPECT_NE(o.code, 0);
+  EXPECT_NE(o.out.find("lr=1e30: failed: "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("* lr=1e-3"), std::string::npos) << o.out;
+}
+
+}  // namespace
+}  // namespace longspan::test

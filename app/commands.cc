@@ -360,6 +360,7 @@ std::vector<Key> keys_of_command(unsigned command) {
 /// Returns the bit of a command by its name; 0 for others.
 unsigned command_of(std::string_view name) {
   if (name == "sweep") return train;
+  if (name == "summary") return plan;
   for (size_t i = 0; i < std::size(command_names); ++i) {
     if (name == command_names[i]) return 1u << i;
   }

@@ -27,6 +27,8 @@ int tokens_command(int argc, const char* const* argv);
 int draw_command(int argc, const char* const* argv);
 int memory_command(int argc, const char* const* argv);
 int profile_command(int argc, const char* const* argv);
+int summary_command(int argc, const char* const* argv);
+int info_command(int argc, const char* const* argv);
 int compare_command(int argc, const char* const* argv);
 int sweep_command(int argc, const char* const* argv);
 int predict_command(int argc, const char* const* argv);

@@ -44,6 +44,8 @@ constexpr Command commands[] = {
     {"tokens", tokens_command, "train and use tokenizers"},
     {"draw", draw_command, "draw and count which pairs a model attends to"},
     {"memory", memory_command, "what training will need, before it runs"},
+    {"summary", summary_command, "the parts of a model: parameters, cost, shapes"},
+    {"info", info_command, "what a run, a checkpoint, a hub folder or a tensor file holds"},
     {"profile", profile_command, "where the time of a training step goes"},
     {"compare", compare_command, "runs beside each other: figures, options, curves"},
     {"sweep", sweep_command, "train with all combinations of some values, and find the best"},

@@ -289,14 +289,16 @@ void Prepared::wait_for_update(const Json& values, const TensorList& tensors) {
   const double by = here / there * (waiting.unit > 0 ? waiting.unit / own : 1);
   waiting.unit = own;
   for (const NamedTensor& t : tensors) {
-    if (is_statistics(t.name)) waiting.statistics.push_back(t);
+    if (is_statistics(t.name)) {
+      waiting.statistics.push_back({t.name, to_device(t.tensor, run.device)});
+    }
   }
   for (const NamedTensor& p : optimizer->parameters()) {
     for (const NamedTensor& t : tensors) {
       if (t.name != p.name + kGradient) continue;
       // In earlier versions zeros stand for no gradient.
       if (now == nullptr && global_norm(std::vector{t.tensor}) == 0) continue;
-      Tensor part = t.tensor;
+      Tensor part = to_device(t.tensor, run.device);
       if (shared) {
         part = zeros_like(p.tensor.detach());
         shared->owned.take({t}, {{t.name, part}});
@@ -423,7 +425,8 @@ void Prepared::take(const TensorList& all) const {
     }
     const Tensor from = found(own[i].name);
     require_same_shape("state", {own[i].name.c_str(), own[i].tensor}, {"of the file", from});
-    kernels::copy({}, from.view(), own[i].tensor.mut());
+    kernels::copy(own[i].tensor.device(), to_device(from, own[i].tensor.device()).view(),
+                  own[i].tensor.mut());
   }
   shared->owned.take(all, states);
 }
@@ -716,6 +719,7 @@ void Training::say_why_not_recorded() {
 
 void Training::validate() {
   if (valid_step_ == at_.step || to_validate_ == 0) return;
+  const Phase phase("validation");
   at_.see(tracker_.peak());
   Members figures;
   {
@@ -814,6 +818,7 @@ void Training::go_on_from(const Json& figures) {
 
 // All processes call it: each has parts of what is saved.
 void Training::save() {
+  const Phase phase("saving");
   if (p_.shared) {
     Communicator& ranks = p_.shared->ranks;
     for (const std::string& peak : ranks.gather(to_string(Json(to_members(at_.peak))), "memory")) {
@@ -874,7 +879,10 @@ void Training::finish_run() {
   draw_spans(p_.run, *p_.data);
   draw_lifetimes(p_.run, *p_.data);
   draw_living(p_.run);
-  finish(p_.run.out, summary(p_.run, at_, valid_));
+  Members figures = summary(p_.run, at_, valid_);
+  const bool until = p_.until > 0 && at_.step >= p_.until && at_.step < c_.steps;
+  if (stopped_ || until) figures.emplace_back("stopped", true);
+  finish(p_.run.out, figures);
 }
 
 }  // namespace longspan

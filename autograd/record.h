@@ -97,10 +97,11 @@ namespace autograd {
 /// may be a part of another op.
 struct OpEnd {
   std::string_view op;
+  Shape shape = {};
   bool view = false;
   ~OpEnd() {
     Watch* const watch = Watch::of_thread();
-    if (watch != nullptr && !view) watch->op_ends(op);
+    if (watch != nullptr && !view) watch->op_ends(op, {shape.begin(), shape.end()});
   }
 };
 }  // namespace autograd
@@ -110,8 +111,8 @@ struct OpEnd {
 template <PlainBackward F>
 Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor output,
               const SaveList& saved, F backward) {
-  const autograd::OpEnd end{op,
-                            inputs.size() > 0 && output && inputs.begin()->shares_storage(output)};
+  const autograd::OpEnd end{op, output.shape(),
+                            inputs.size() > 0 && inputs.begin()->shares_storage(output)};
   if (autograd::anomaly_mode()) autograd::check_finite(op, "forward", output);
   const std::span<const Tensor> in(inputs.begin(), inputs.size());
   if (!autograd::wants_graph(in)) return output;
@@ -131,7 +132,7 @@ Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor 
 template <class Make>
 void record_node(std::string_view op, std::span<const Tensor> inputs,
                  std::span<Tensor* const> outputs, Make make) {
-  const autograd::OpEnd end{op};
+  const autograd::OpEnd end{op, outputs.empty() ? Shape{} : outputs[0]->shape()};
   if (autograd::anomaly_mode()) {
     for (const Tensor* y : outputs) {
       if (*y && is_floating(y->dtype())) autograd::check_finite(op, "forward", *y);

@@ -27,14 +27,15 @@ Scope::Scope(std::string_view name) : length_(stack().size()) {
   path.reserve(path.size() + 1 + name.size());  // throws before anything changes
   if (!path.empty()) path += '.';
   path += name;
-  if (Watch* const w = Watch::of_thread()) w->scope_begins();
+  watch_ = Watch::of_thread();
+  if (watch_ != nullptr) watch_->scope_begins();
 }
 
 Scope::Scope(std::string_view name, long index)
     : Scope(std::string(name) + '.' + std::to_string(index)) {}
 
 Scope::~Scope() {
-  if (Watch* const w = Watch::of_thread()) w->scope_ends();
+  if (watch_ != nullptr && watch_ == Watch::of_thread()) watch_->scope_ends();
   stack().resize(length_);
 }
 

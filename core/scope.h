@@ -21,8 +21,8 @@ class Watch {
   virtual ~Watch() = default;
   virtual void kernel_begins(std::string_view kernel) = 0;
   virtual void kernel_ends(std::span<const Operand> operands) = 0;
-  /// The kernels since the last end of an op were this op's.
-  virtual void op_ends(std::string_view op) = 0;
+  /// The kernels since the last end of an op were this op's, which returns a tensor of these sizes.
+  virtual void op_ends(std::string_view op, std::span<const int64_t> sizes) = 0;
   /// A node of the backward pass, recorded in `scope`.
   virtual void node_begins(std::string_view op, const std::string& scope) = 0;
   virtual void node_ends() = 0;
@@ -75,6 +75,7 @@ class Scope {
 
  private:
   size_t length_;  // of the path before this scope
+  Watch* watch_ = nullptr;
 };
 
 /// Replaces this thread's stack by `path` while it lives, so that work which starts in one scope

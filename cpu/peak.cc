@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/kernels/matmul.h"
+#include "core/parallel.h"
 #include "cpu/register.h"
 
 #if defined(__x86_64__)
@@ -156,10 +157,14 @@ void measure(int threads, bool dots, double* macs, const char** instructions) {
       sinks[at] = chains.run(n);
       seconds[at] = thread_seconds() - start;
     };
-    std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(timed, i);
-    timed(0);
-    for (std::thread& t : others) t.join();
+    if (threads == num_threads()) {
+      parallel_for(threads, [&](int64_t i) { timed(static_cast<int>(i)); });  // where ops run
+    } else {
+      std::vector<std::thread> others;
+      for (int i = 1; i < threads; ++i) others.emplace_back(timed, i);
+      timed(0);
+      for (std::thread& t : others) t.join();
+    }
     double total = 0;
     for (const double s : seconds) total += 10.0 * chains.products * static_cast<double>(n) / s;
     if (std::isfinite(sinks[0])) *macs = std::max(*macs, total);

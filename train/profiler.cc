@@ -102,12 +102,19 @@ void Profiler::begin(Kind kind, std::string_view name) {
   slices_.back().begin = now();
 }
 
-Profiler::Slice& Profiler::end() {
-  require(!open_.empty(), "profile", "something ends that has not begun");
-  Slice& s = slices_[open_.back()];
-  s.end = now();
-  open_.pop_back();
-  return s;
+// What an exception has left open ends here too. A phase or layer that began before the profile has
+// no slice.
+Profiler::Slice* Profiler::end(Kind kind) {
+  const int64_t time = now();
+  const bool known =
+      std::any_of(open_.begin(), open_.end(), [&](size_t i) { return slices_[i].kind == kind; });
+  while (known) {
+    Slice& s = slices_[open_.back()];
+    s.end = time;
+    open_.pop_back();
+    if (s.kind == kind) return &s;
+  }
+  return nullptr;
 }
 
 void Profiler::kernel_begins(std::string_view kernel) {
@@ -123,7 +130,9 @@ void Profiler::kernel_ends(std::span<const Operand> operands) {
     wait_for_device(device_);
     waiting_ = false;
   }
-  Slice& s = end();
+  Slice* const ended = end(Kind::kernel);
+  if (ended == nullptr) return;
+  Slice& s = *ended;
   const int64_t held = live_[static_cast<size_t>(Category::workspace)];
   s.workspace = follow_memory() - held;
   s.live = live_;
@@ -150,7 +159,7 @@ void Profiler::close_op() {
   attention_ = macs_.attention();
 }
 
-void Profiler::op_ends(std::string_view op) {
+void Profiler::op_ends(std::string_view op, std::span<const int64_t> /*sizes*/) {
   if (waiting_ || (!nodes_.empty() && !again())) return;  // a step of a node's backward function
   follow_memory();
   const int name = number_of(op);
@@ -173,7 +182,7 @@ void Profiler::op_ends(std::string_view op) {
   const int64_t attention = macs_.attention() - attention_;
   if (attention > 0 && longest != nullptr) {
     longest->macs = attention;
-    attention_of_[{name, longest->scope}] = attention;
+    if (autograd::recording()) attention_of_[{name, longest->scope}].push_back(attention);
   }
   close_op();
 }
@@ -187,12 +196,16 @@ void Profiler::node_begins(std::string_view op, const std::string& scope) {
 
 void Profiler::node_ends() {
   close_op();
+  const Slice* const ended = nodes_.empty() ? nullptr : end(Kind::node);
+  if (ended == nullptr) return;
   const RunningNode node = nodes_.back();
-  const size_t first = open_.back();
-  end();
+  const auto first = static_cast<size_t>(ended - slices_.data());
   nodes_.pop_back();
+  // Nodes of one op in one scope run in the reverse order of their forward passes.
   const auto attention = attention_of_.find({node.op, node.scope});
-  if (attention == attention_of_.end()) return;
+  if (attention == attention_of_.end() || attention->second.empty()) return;
+  const int64_t forward = attention->second.back();
+  attention->second.pop_back();
   Slice* longest = nullptr;
   for (size_t i = first; i < slices_.size(); ++i) {
     Slice& s = slices_[i];
@@ -201,23 +214,25 @@ void Profiler::node_ends() {
     if (longest == nullptr || s.end - s.begin > longest->end - longest->begin) longest = &s;
   }
   if (longest == nullptr) return;
-  longest->macs = static_cast<int64_t>(kAttentionBackward * static_cast<double>(attention->second));
+  longest->macs = static_cast<int64_t>(kAttentionBackward * static_cast<double>(forward));
 }
 
 void Profiler::scope_begins() {
   const std::string& path = Scope::path();
   begin(Kind::scope, path);
 }
-void Profiler::scope_ends() { end(); }
+void Profiler::scope_ends() { end(Kind::scope); }
 
 void Profiler::phase_begins(std::string_view phase) {
   close_op();
+  if (phase == "forward") attention_of_.clear();  // what has had no backward gets none
   begin(Kind::phase, phase);
 }
 void Profiler::phase_ends() {
   close_op();
-  const Slice& s = end();
-  if (s.phase >= 0) slices_[static_cast<size_t>(s.phase)].inner += s.end - s.begin;
+  const Slice* const s = end(Kind::phase);
+  if (s != nullptr && s->phase >= 0)
+    slices_[static_cast<size_t>(s->phase)].inner += s->end - s->begin;
 }
 
 Profile Profiler::profile() const {

@@ -109,7 +109,7 @@ class Profiler : private Watch {
   };
   void kernel_begins(std::string_view kernel) override;
   void kernel_ends(std::span<const Operand> operands) override;
-  void op_ends(std::string_view op) override;
+  void op_ends(std::string_view op, std::span<const int64_t> sizes) override;
   void node_begins(std::string_view op, const std::string& scope) override;
   void node_ends() override;
   void scope_begins() override;
@@ -120,7 +120,7 @@ class Profiler : private Watch {
   int64_t now() const;
   int number_of(std::string_view text);
   void begin(Kind kind, std::string_view name);
-  Slice& end();
+  Slice* end(Kind kind);
   /// Whether a memory policy runs a forward pass again.
   bool again() const;
   /// Gives kernels without an op their own names.
@@ -145,8 +145,9 @@ class Profiler : private Watch {
     bool replaying;  // at its begin
   };
   std::vector<RunningNode> nodes_;
-  // Multiply-accumulates of attention in the last forward pass of an op in a scope.
-  std::map<std::pair<int, int>, int64_t> attention_of_;
+  // Multiply-accumulates of attention in the forward passes of an op in a scope that wait for their
+  // backward.
+  std::map<std::pair<int, int>, std::vector<int64_t>> attention_of_;
   MacCount macs_;
   int64_t attention_ = 0;  // counted up to the last end of an op
   bool waiting_ = false;

@@ -63,12 +63,17 @@ std::string share_processors(Communicator& ranks) {
 void share_devices(Communicator& ranks) {
   if (ranks.size() == 1) return;
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string mine = fmt::format("{} {}", ranks.host(), visible != nullptr ? visible : "all");
+  // Processes of a host that may use the same devices take them in turn; a launcher may have given
+  // each its own.
+  size_t place = 0;
+  const std::vector<std::string> all = ranks.gather(mine, "the devices of the processes");
+  for (int r = 0; r < ranks.rank(); ++r) place += all[static_cast<size_t>(r)] == mine ? 1 : 0;
   if (visible != nullptr && *visible == '\0') return;  // there are to be none
   std::vector<std::string> devices;
   std::stringstream names(visible != nullptr ? visible : "");
   for (std::string name; std::getline(names, name, ',');) devices.push_back(name);
-  const auto place = static_cast<size_t>(ranks.local_rank());
-  if (devices.size() == 1) return;  // the launcher has chosen, or there is one for all
+  if (devices.size() == 1) return;  // one for all
   std::string own = devices.empty() ? std::to_string(place) : "none";
   if (place < devices.size()) own = devices[place];
   setenv("CUDA_VISIBLE_DEVICES", own.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread yet

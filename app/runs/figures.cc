@@ -107,7 +107,8 @@ RunFigures figures_of(const std::string& folder) {
   const std::string path = folder + "/summary.json";
   if (std::filesystem::exists(path)) {
     const Json summary = parse_json(read_file(path, "compare"));
-    run.ended = number(summary, "steps") >= static_cast<double>(run.steps);
+    run.ended = number(summary, "steps") >= static_cast<double>(run.steps) &&
+                summary.find("stopped") == nullptr;
     if (run.ended) {
       run.train = number(summary, "train_bpb");
       run.valid = number(summary, "valid_bpb");
@@ -194,6 +195,8 @@ std::vector<std::pair<std::string, std::vector<std::string>>> differing_keys(
 }
 
 void write_own_picture(const std::string& path, const LinePlot& plot) {
+  require(path.ends_with(".png") || path.ends_with(".svg"), "--out",
+          "got {}; expected FILE.png or FILE.svg", path);
   require<IoError>(!std::filesystem::exists(path) || is_own_picture(path), "--out",
                    "{} is there already and is no picture of Longspan; choose another file", path);
   write_line_plot(path, plot);

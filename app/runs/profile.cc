@@ -116,10 +116,12 @@ std::string ProfiledSteps::before_step(int64_t done, const std::string& folder, 
   }
   const Profile profile = profiler_->profile();
   const double peak = measured_peak(device_);
-  write_profile(folder, *profiler_, profile, peak);
+  std::string free = folder;  // a run that was killed later may have profiled the same steps
+  for (int i = 2; std::filesystem::exists(free); ++i) free = fmt::format("{}-{}", folder, i);
+  write_profile(free, *profiler_, profile, peak);
   profiler_.reset();
   return to_string(profile, peak) +
-         fmt::format("profile of {} step{}: {}", steps, steps == 1 ? "" : "s", folder);
+         fmt::format("profile of {} step{}: {}", steps, steps == 1 ? "" : "s", free);
 }
 
 int profile_command(int argc, const char* const* argv) {
@@ -134,7 +136,9 @@ int profile_command(int argc, const char* const* argv) {
       "training step goes, by op, layer, phase and thread. Inputs are synthetic; train --profile N "
       "profiles steps on real ones.");
   Options o;
-  set_fields(o, taken(line, "profile."));
+  const Settings typed = taken(line, "profile.");
+  set_fields(o, typed);
+  check_ranges(o, typed);
   const Settings settings = with_task_of_model(line.settings);
   RunConfig config = make_config(settings);
   const std::string sizes = fill_sizes(config, settings);

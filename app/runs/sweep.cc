@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
+#include <thread>
 
 #include "app/commands.h"
 #include "app/make_config.h"
@@ -39,12 +41,14 @@ struct Plan {
   std::vector<std::string> common;    // arguments of all runs
   std::vector<Dimension> dimensions;  // the seed last
   double first = 1;                   // share of the steps that all runs take
+  std::string folder;                 // where it was started, from which paths go
 };
 
 /// A run: a value of each dimension.
 struct Trial {
   std::string name, folder;
   std::vector<std::string> values;
+  int64_t steps = 0;        // of its configuration; 0: by time alone
   std::string failed = {};  // why; empty: it has not
   bool dropped = false;     // by successive halving
 };
@@ -113,7 +117,12 @@ std::vector<Trial> trials_of(const Plan& plan, const std::string& out) {
     }
     all = std::move(more);
   }
-  for (Trial& t : all) t.folder = out + "/" + t.name;
+  std::set<std::string> names;
+  for (Trial& t : all) {
+    require(names.insert(t.name).second, "sweep",
+            "two runs would be called \"{}\"; expected values that differ", t.name);
+    t.folder = out + "/" + t.name;
+  }
   return all;
 }
 
@@ -125,7 +134,8 @@ Json json_of(const Plan& plan) {
   }
   return Members{{"arguments", Json::Array(plan.common.begin(), plan.common.end())},
                  {"dimensions", std::move(dimensions)},
-                 {"first", plan.first}};
+                 {"first", plan.first},
+                 {"folder", plan.folder}};
 }
 
 Plan plan_of(const Json& json) {
@@ -138,11 +148,14 @@ Plan plan_of(const Json& json) {
     }
   }
   plan.first = json["first"].number();
+  plan.folder = json["folder"].string();
   return plan;
 }
 
-volatile std::sig_atomic_t asked_to_stop = 0;
-void ask_to_stop(int) { asked_to_stop = 1; }
+volatile std::sig_atomic_t asked_to_stop = 0;  // how often
+void ask_to_stop(int) { asked_to_stop = asked_to_stop + 1; }
+
+std::optional<RunFigures> read_figures(const Trial& trial);
 
 /// Runs trials as processes of this program, some at a time.
 class Runner {
@@ -217,6 +230,7 @@ class Runner {
     const pid_t parent = getpid(), pid = fork();
     require(pid >= 0, "sweep", "a process cannot be started: {}", error_text());
     if (pid == 0) {
+      setpgid(0, 0);  // Ctrl-C reaches the sweep, which tells its runs once
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
       const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -225,6 +239,10 @@ class Runner {
       dup2(in, 0);
       dup2(file, 1);
       dup2(file, 2);
+      if (chdir(plan_.folder.c_str()) != 0) {
+        dprintf(2, "%s, where the sweep began, is not there\n", plan_.folder.c_str());
+        _exit(1);
+      }
       run_on(part);
       execv("/proc/self/exe", argv.data());
       _exit(127);
@@ -235,12 +253,12 @@ class Runner {
   void wait_for_one() {
     int status = 0;
     pid_t pid = 0;
-    bool told = false;
-    while ((pid = waitpid(-1, &status, 0)) < 0) {
-      require(errno == EINTR, "sweep", "waiting for a run failed: {}", error_text());
-      if (!asked_to_stop || told) continue;
-      for (const auto& [running, of] : running_) kill(running, SIGTERM);
-      told = true;
+    while ((pid = waitpid(-1, &status, WNOHANG)) <= 0) {
+      require(pid == 0 || errno == EINTR, "sweep", "waiting for a run failed: {}", error_text());
+      for (; told_ < asked_to_stop; ++told_) {  // a second signal leaves out validations
+        for (const auto& [running, of] : running_) kill(running, SIGTERM);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const auto found = running_.find(pid);
     if (found == running_.end()) return;
@@ -256,8 +274,9 @@ class Runner {
           WIFEXITED(status) ? last_line(trial) : fmt::format("signal {}", WTERMSIG(status));
       if (!asked_to_stop) said = "failed: " + trial.failed;
     } else {
-      const RunFigures f = figures_of(trial.folder);
-      said = fmt::format("step {}, {:.4f} bits per {}", f.steps, f.valid, f.unit.name);
+      const std::optional<RunFigures> f = read_figures(trial);
+      said = f ? fmt::format("step {}, {:.4f} bits per {}", f->steps, f->valid, f->unit.name)
+               : std::string("no figures");
     }
     if (asked_to_stop) said = "stopped";
     std::puts(fmt::format("[{}/{}] {}: {}, {:.1f} s", done_, all_, trial.name, said, took.count())
@@ -277,13 +296,23 @@ class Runner {
   std::vector<int> processors_;
   std::vector<bool> free_;
   std::map<pid_t, Running> running_;
+  int told_ = 0;  // how often the runs were told to stop
 };
+
+/// Returns the figures of a trial; nothing if it has none, or they are damaged.
+std::optional<RunFigures> read_figures(const Trial& trial) {
+  try {
+    return figures_of(trial.folder);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
 
 /// Whether a run has reached a step; 0: its end.
 bool has_reached(const Trial& trial, int64_t step) {
-  if (!std::filesystem::exists(trial.folder + "/summary.json")) return false;
-  const RunFigures f = figures_of(trial.folder);
-  return f.ended && f.steps >= (step > 0 ? step : f.planned);
+  const std::optional<RunFigures> f = read_figures(trial);
+  if (!f || !std::filesystem::exists(trial.folder + "/summary.json")) return false;
+  return f->ended || (step > 0 && f->steps >= step);
 }
 
 /// Runs that differ in their seed alone.
@@ -292,10 +321,28 @@ struct Group {
   std::vector<std::string> values;  // without the seed
   std::vector<Trial*> trials;
   double mean = 0, deviation = 0;  // of the validations; NaN: one has failed
+  std::string unit = {};           // that they are counted per
   int64_t steps = 0;
 };
 
-std::vector<Group> groups_of(const Plan& plan, std::vector<Trial>& trials) {
+/// Returns the step at which a trial of successive halving waits; 0: its end.
+int64_t step_at(const Trial& trial, double share) {
+  if (share >= 1) return 0;
+  return std::max<int64_t>(1, std::llround(share * static_cast<double>(trial.steps)));
+}
+
+/// Returns the last validation up to a step; 0: the last of all. NaN: there is none.
+double validation_at(const RunFigures& f, int64_t step) {
+  if (step == 0) return f.valid;
+  double valid = std::nan("");
+  for (const RunFigures::Point& p : f.validations) {
+    if (p.step <= step) valid = p.bits;
+  }
+  return valid;
+}
+
+/// Returns the groups with their figures at a share of the steps.
+std::vector<Group> groups_of(const Plan& plan, std::vector<Trial>& trials, double share) {
   const bool seeds = !plan.dimensions.empty() && plan.dimensions.back().key == "seed";
   std::vector<Group> groups;
   for (Trial& t : trials) {
@@ -308,6 +355,7 @@ std::vector<Group> groups_of(const Plan& plan, std::vector<Trial>& trials) {
       for (size_t i = 0; i < values.size(); ++i) {
         g.name += (i == 0 ? "" : " ") + last_part(plan.dimensions[i].key) + "=" + values[i];
       }
+      if (g.name.empty()) g.name = "all seeds";
       groups.push_back(std::move(g));
       at = std::prev(groups.end());
     }
@@ -317,10 +365,10 @@ std::vector<Group> groups_of(const Plan& plan, std::vector<Trial>& trials) {
     double sum = 0, squares = 0;
     for (const Trial* t : g.trials) {
       double valid = std::nan("");
-      if (t->failed.empty() && std::filesystem::exists(t->folder + "/metrics.jsonl")) {
-        const RunFigures f = figures_of(t->folder);
-        valid = f.valid;
-        g.steps = f.steps;
+      if (const std::optional<RunFigures> f = read_figures(*t); f && t->failed.empty()) {
+        valid = validation_at(*f, step_at(*t, share));
+        g.steps = f->steps;
+        g.unit = f->unit.name;
       }
       sum += valid;
       squares += valid * valid;
@@ -332,14 +380,15 @@ std::vector<Group> groups_of(const Plan& plan, std::vector<Trial>& trials) {
   return groups;
 }
 
-/// Returns the groups from best to worst; those without a figure last.
-std::vector<const Group*> ordered(const std::vector<Group>& groups) {
+/// Returns the groups from best to worst, with `halved` those first that have come farther; those
+/// without a figure last.
+std::vector<const Group*> ordered(const std::vector<Group>& groups, bool halved) {
   std::vector<const Group*> order;
   for (const Group& g : groups) order.push_back(&g);
-  std::stable_sort(order.begin(), order.end(), [](const Group* a, const Group* b) {
+  std::stable_sort(order.begin(), order.end(), [&](const Group* a, const Group* b) {
     if (std::isnan(a->mean) || std::isnan(b->mean))
       return !std::isnan(a->mean) && std::isnan(b->mean);
-    return a->steps != b->steps ? a->steps > b->steps : a->mean < b->mean;
+    return halved && a->steps != b->steps ? a->steps > b->steps : a->mean < b->mean;
   });
   return order;
 }
@@ -408,41 +457,65 @@ void colour_by_rank(LinePlot& plot, const std::vector<std::string>& labels,
                    [](const Series& a, const Series& b) { return a.colour < b.colour; });
 }
 
+/// Whether all groups that have a figure count bits per the same unit.
+bool alike(const std::vector<Group>& groups) {
+  std::string unit;
+  for (const Group& g : groups) {
+    if (g.unit.empty()) continue;
+    if (unit.empty()) unit = g.unit;
+    if (g.unit != unit) return false;
+  }
+  return true;
+}
+
+void print_groups(const std::vector<const Group*>& order, const std::string& unit,
+                  bool comparable) {
+  size_t wide = 11;
+  for (const Group* g : order) wide = std::max(wide, g->name.size());
+  std::puts(fmt::format("\n  {:<{}} {:>5} {:>8} {:>12} {:>10}", "combination", wide, "runs",
+                        "steps", "bits/" + unit, "deviation")
+                .c_str());
+  for (const Group* g : order) {
+    const bool best = comparable && g == order[0] && std::isfinite(g->mean);
+    const bool spreads = g->trials.size() > 1 && std::isfinite(g->mean);
+    std::puts(fmt::format("{} {:<{}} {:>5} {:>8} {:>12} {:>10}", best ? "*" : " ", g->name, wide,
+                          g->trials.size(), g->steps,
+                          std::isfinite(g->mean) ? fmt::format("{:.4f}", g->mean) : "-",
+                          spreads ? fmt::format("{:.4f}", g->deviation) : "-")
+                  .c_str());
+  }
+  if (!comparable) {
+    std::puts("  these runs count bits per different units, so that none is best");
+  } else if (!order.empty() && !std::isfinite(order[0]->mean)) {
+    std::puts("  no run has a validation: --split gives some of the data to it");
+  }
+}
+
 void report(const Plan& plan, std::vector<Trial>& trials, const std::string& out) {
-  const std::vector<Group> groups = groups_of(plan, trials);
-  const std::vector<const Group*> order = ordered(groups);
+  const std::vector<Group> groups = groups_of(plan, trials, 1);
+  const std::vector<const Group*> order = ordered(groups, plan.first < 1);
   std::vector<RunFigures> figures;
   std::vector<std::string> labels;
   for (const Trial& t : trials) {
-    if (!t.failed.empty() || !std::filesystem::exists(t.folder + "/metrics.jsonl")) continue;
-    figures.push_back(figures_of(t.folder));
+    std::optional<RunFigures> f = read_figures(t);
+    if (!t.failed.empty() || !f) continue;
+    figures.push_back(std::move(*f));
     labels.push_back(t.name);
   }
-  const std::string unit = figures.empty() ? "unit" : figures[0].unit.name;
+  const bool comparable = alike(groups);
+  const std::string unit = figures.empty() || !comparable ? "unit" : figures[0].unit.name;
+  print_groups(order, unit, comparable);
   std::string csv;
   for (const Dimension& d : plan.dimensions) {
     if (d.key != "seed") csv += d.key + ",";
   }
   csv += "runs,steps,mean,deviation\n";
-  size_t wide = 11;
-  for (const Group& g : groups) wide = std::max(wide, g.name.size());
-  std::puts(fmt::format("\n  {:<{}} {:>5} {:>8} {:>12} {:>10}", "combination", wide, "runs",
-                        "steps", "bits/" + unit, "deviation")
-                .c_str());
   for (const Group* g : order) {
-    const bool best = g == order[0] && !std::isnan(g->mean);
-    std::puts(fmt::format("{} {:<{}} {:>5} {:>8} {:>12.4f} {:>10}", best ? "*" : " ", g->name, wide,
-                          g->trials.size(), g->steps, g->mean,
-                          g->trials.size() > 1 ? fmt::format("{:.4f}", g->deviation) : "-")
-                  .c_str());
     for (const std::string& value : g->values) csv += value + ",";
     csv += fmt::format("{},{},{},{}\n", g->trials.size(), g->steps, g->mean, g->deviation);
   }
   replace_file(out + "/sweep.csv", csv, "sweep");
-  if (figures.empty()) return;
-  const bool alike = std::all_of(figures.begin(), figures.end(),
-                                 [&](const RunFigures& f) { return f.unit.name == unit; });
-  if (!alike) return;
+  if (figures.empty() || !comparable) return;
   LinePlot curves = curves_of(figures, labels, Axis::steps);
   colour_by_rank(curves, labels, order);
   write_own_picture(out + "/curves.png", curves);
@@ -459,9 +532,17 @@ struct Options {
 };
 
 Plan new_plan(CommandLine line, const Options& o, int argc, const char* const* argv) {
-  Plan plan{.common = {}, .dimensions = dimensions_of(line.settings), .first = o.first};
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::string_view(argv[i]) == "--config") plan.common = {"--config", argv[i + 1]};
+  Plan plan{.common = {},
+            .dimensions = dimensions_of(line.settings),
+            .first = o.first,
+            .folder = std::filesystem::current_path().string()};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    constexpr std::string_view flag = "--config";
+    const bool joined = word.starts_with(flag) && word.substr(flag.size()).starts_with('=');
+    if (word != flag && !joined) continue;
+    const std::string path(joined ? word.substr(flag.size() + 1) : argv[i + 1]);
+    plan.common = {"--config", std::filesystem::absolute(path).string()};
   }
   for (const Setting& s : line.settings) {
     const bool swept = std::any_of(plan.dimensions.begin(), plan.dimensions.end(),
@@ -500,33 +581,54 @@ Plan new_plan(CommandLine line, const Options& o, int argc, const char* const* a
 /// Runs all trials up to a share of the steps, then the better half of the combinations up to twice
 /// as many, until some reach the end.
 void run_all(const Plan& plan, std::vector<Trial>& trials, const std::string& out, int64_t jobs,
-             int64_t steps, const std::vector<int>& processors) {
+             const std::vector<int>& processors) {
   double share = plan.first;
   for (bool last = false; !last && asked_to_stop == 0; share = std::min(1.0, 2 * share)) {
     last = share >= 1;
-    const int64_t until =
-        last ? 0 : std::max<int64_t>(1, std::llround(share * static_cast<double>(steps)));
     std::vector<Trial*> due;
+    int64_t left = 0;
     for (Trial& t : trials) {
-      if (!t.dropped && t.failed.empty() && !has_reached(t, until)) due.push_back(&t);
+      if (!t.dropped) ++left;
+      if (!t.dropped && t.failed.empty() && !has_reached(t, step_at(t, share))) due.push_back(&t);
     }
     if (plan.first < 1) {
-      std::puts(fmt::format("{} runs up to {}",
-                            std::count_if(trials.begin(), trials.end(),
-                                          [](const Trial& t) { return !t.dropped; }),
-                            last ? "the end" : fmt::format("step {}", until))
+      std::puts(fmt::format("{} run{} up to {}", left, left == 1 ? "" : "s",
+                            last ? "the end" : fmt::format("{:g} % of the steps", 100 * share))
                     .c_str());
     }
     Runner runner(plan, out, jobs, std::ssize(due), processors);
-    for (Trial* t : due) runner.start(*t, until);
+    for (Trial* t : due) runner.start(*t, step_at(*t, share));
     runner.finish();
     if (last || asked_to_stop != 0) break;
-    std::vector<Group> groups = groups_of(plan, trials);
+    std::vector<Group> groups = groups_of(plan, trials, share);
     std::erase_if(groups, [](const Group& g) { return g.trials[0]->dropped; });
-    const std::vector<const Group*> order = ordered(groups);
+    const std::vector<const Group*> order = ordered(groups, false);
+    require(alike(groups), "--first",
+            "the runs count bits per different units, and none is better");
+    require(!order.empty() && std::isfinite(order[0]->mean), "--first",
+            "no run has a validation by which to go on; expected --split with a part for it");
     for (size_t i = (order.size() + 1) / 2; i < order.size(); ++i) {
       for (Trial* t : order[i]->trials) t->dropped = true;
     }
+  }
+}
+
+/// Finds how many steps each trial has.
+void set_steps(const Plan& plan, std::vector<Trial>& trials) {
+  Settings common;
+  for (size_t i = 0; i + 1 < plan.common.size(); i += 2) {
+    if (plan.common[i] == "--config") {
+      for (Setting& s : read_toml(plan.common[i + 1])) common.push_back(std::move(s));
+    } else {
+      common.push_back(parse_setting(plan.common[i + 1], "--set"));
+    }
+  }
+  for (Trial& t : trials) {
+    Settings settings = common;
+    for (size_t i = 0; i < plan.dimensions.size(); ++i) {
+      settings.push_back({plan.dimensions[i].key, Json(t.values[i]), "--set", true});
+    }
+    t.steps = make_config(settings).steps;
   }
 }
 
@@ -548,16 +650,23 @@ int sweep_command(int argc, const char* const* argv) {
       "options that have several values, with commas between them, and says which validates best. "
       "Other options are those of longspan train.");
   Options o;
-  set_fields(o, taken(line, "sweep."));
+  const Settings typed = taken(line, "sweep.");
+  set_fields(o, typed);
+  check_ranges(o, typed);
   const std::string* const given = line.value("--out");
   require(given != nullptr, "sweep", "no folder given; expected --out DIR");
-  const std::string out = *given, file = out + "/sweep.json";
+  std::string out = std::filesystem::absolute(*given).lexically_normal().string();
+  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  const std::string file = out + "/sweep.json";
   Plan plan;
   if (line.value("--resume") != nullptr) {
     require<IoError>(std::filesystem::exists(file), "--resume", "{} is no sweep", out);
     require(line.settings.empty(), "--resume",
             "goes on with the options that the sweep has; leave out {}",
             line.settings.empty() ? "" : line.settings[0].origin);
+    for (const Setting& s : typed) {
+      require(s.key == "jobs", "--resume", "goes on as the sweep began; leave out {}", s.origin);
+    }
     plan = plan_of(parse_json(read_file(file, "sweep")));
   } else {
     require<IoError>(!std::filesystem::exists(out) || std::filesystem::is_empty(out), "--out",
@@ -568,18 +677,8 @@ int sweep_command(int argc, const char* const* argv) {
     replace_file(file, to_string(json_of(plan)) + "\n", "sweep");
   }
   std::vector<Trial> trials = trials_of(plan, out);
-  Settings common;
-  for (size_t i = 0; i + 1 < plan.common.size(); i += 2) {
-    if (plan.common[i] == "--config") {
-      for (Setting& s : read_toml(plan.common[i + 1])) common.push_back(std::move(s));
-    } else {
-      common.push_back(parse_setting(plan.common[i + 1], "--set"));
-    }
-  }
-  for (size_t i = 0; i < plan.dimensions.size(); ++i) {
-    common.push_back({plan.dimensions[i].key, Json(trials[0].values[i]), "--set", true});
-  }
-  run_all(plan, trials, out, o.jobs, make_config(common).steps, processors);
+  set_steps(plan, trials);
+  run_all(plan, trials, out, o.jobs, processors);
   report(plan, trials, out);
   if (asked_to_stop != 0) std::puts("stopped; go on with --resume");
   const bool failed =

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -146,9 +147,16 @@ void open_transport(Communicator* of, std::unique_ptr<DeviceTransport>* transpor
     return;
   }
   ncclUniqueId id{};
-  if (ranks.rank() == 0) check(*nccl, nccl->unique_id(&id), "ncclGetUniqueId");
-  const std::string first =
-      ranks.from_first({reinterpret_cast<const char*>(&id), sizeof id}, "the identity for NCCL");
+  ncclResult_t made = ncclSuccess;
+  if (ranks.rank() == 0) made = nccl->unique_id(&id);
+  // An empty answer of the first: there is none.
+  const std::string_view mine(reinterpret_cast<const char*>(&id),
+                              made == ncclSuccess ? sizeof id : 0);
+  const std::string first = ranks.from_first(mine, "the identity for NCCL");
+  if (first.size() != sizeof id) {
+    *problem = "ncclGetUniqueId fails in the first process; NCCL_DEBUG=WARN has it say why";
+    return;
+  }
   std::memcpy(&id, first.data(), sizeof id);
   *transport = std::make_unique<NcclTransport>(*nccl, id, ranks.rank(), ranks.size());
 }

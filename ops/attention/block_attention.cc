@@ -457,7 +457,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
         }
         return {y, sums};
       });
-  const autograd::OpEnd end{kOp};
+  const autograd::OpEnd end{kOp, out.shape()};
   if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
   if (autograd::wants_graph(inputs)) {
     auto node = std::make_shared<AttentionNode>(std::move(problems), out, lse);

@@ -14,9 +14,14 @@ export CMAKE_BUILD_PARALLEL_LEVEL=2
 
 mkdir "$folder/consumer"
 cp "$root"/tests/install/CMakeLists.txt "$root"/tests/install/consumer.cc "$folder/consumer"
+sh "$root/tests/install/pytorch.sh" "$root/docs/from-pytorch.md" >"$folder/consumer/pytorch.cc"
 "$cmake" -S "$folder/consumer" -B "$folder/consumer/build" -DCMAKE_PREFIX_PATH="$folder/prefix"
 "$cmake" --build "$folder/consumer/build"
 "$folder/consumer/build/consumer"
+# The program of docs/from-pytorch.md: a gradient that is right, and tensors that come back.
+(cd "$folder" && consumer/build/pytorch >log)
+grep -qF '[[1, 0, 2],' "$folder/log" || { cat "$folder/log"; exit 1; }
+[ -e "$folder/net.safetensors" ]
 # refuses MESSAGE ARGUMENTS...: the program must fail with this message.
 refuses() {
   message=$1

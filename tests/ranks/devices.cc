@@ -43,6 +43,33 @@ void expect_law_on(const Kind& kind, const std::string& model, const std::string
   EXPECT_NE(text.find(said), std::string::npos) << text;
 }
 
+/// A run of six steps in two processes, and one that goes on from its third step: with streams, an
+/// average of the weights, and updates of two steps.
+void expect_resume_on(const Kind& kind, const std::string& model) {
+  SCOPED_TRACE(model);
+  const SmallData data;
+  const Folder folder;
+  Settings settings = small_run(data, model);
+  settings.push_back(typed("optimizer.average", "0.9"));
+  settings.push_back(typed("optimizer.update_period", "2"));
+  settings.push_back(typed("device", "cuda"));
+  const auto train = [&](const std::string& out, std::vector<std::string> more, bool resumes) {
+    std::vector<std::string> words = {"train", "--out", out, "--resume"};
+    if (!resumes) words = train_words(settings, out);
+    words.insert(words.end(), more.begin(), more.end());
+    Start start = on_ranks(2, words);
+    start.with_device = true;
+    start.environment.emplace_back("LONGSPAN_TEST_DEVICE", kind.device);
+    start.environment.emplace_back("LONGSPAN_NCCL", kind.nccl);
+    const Outcome o = run(start);
+    ASSERT_EQ(o.code, 0) << o.err;
+  };
+  train(folder / "whole", {"--steps", "6"}, false);
+  train(folder / "parts", {"--steps", "6", "--until", "3"}, false);
+  train(folder / "parts", {}, true);
+  expect_same_files(folder / "whole", folder / "parts", 6);
+}
+
 /// Two sequences a step that two processes compute together, and four in two groups.
 void expect_groups_on(const Kind& kind) {
   const SmallData data;
@@ -63,6 +90,8 @@ TEST(Devices, ExchangeByWayOfTheHost) {
   expect_law_on(by_host, "transformer_xl", said);
   expect_law_on(by_host, "routing", said);
   expect_groups_on(by_host);
+  expect_resume_on(by_host, "transformer_xl");
+  expect_resume_on(by_host, "routing");
 }
 
 #ifdef LONGSPAN_EMULATED_NCCL

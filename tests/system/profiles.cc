@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "data/io/json.h"
 #include "tests/system/program.h"
@@ -83,6 +84,68 @@ TEST(Profiles, OfARunThatTrains) {
   EXPECT_NE(recorded.err.find("--profile: recorded steps (graph) run as a whole"),
             std::string::npos)
       << recorded.err;
+}
+
+/// The sum of a member over JSON lines.
+int64_t sum_of(const std::string& text, const char* member) {
+  int64_t sum = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) sum += parse_json(line)[member].integer();
+  return sum;
+}
+
+TEST(Summary, AddsUpToTheModel) {
+  for (const char* model :
+       {"transformer:tiny", "reformer:tiny", "bigbird:tiny", "led:tiny", "hibert:tiny"}) {
+    SCOPED_TRACE(model);
+    const Outcome parts = run({"summary", "--model", model, "--json"});
+    const Outcome layers = run({"summary", "--model", model, "--json", "--all"});
+    const Outcome plan = run({"memory", "--model", model, "--json", "--memory", "standard"});
+    ASSERT_EQ(parts.code, 0) << parts.err;
+    ASSERT_EQ(plan.code, 0) << plan.err;
+    const Json step = parse_json(plan.out.substr(0, plan.out.find('\n')));
+    for (const Outcome* o : {&parts, &layers}) {
+      const int64_t bytes = 4 * sum_of(o->out, "parameters");  // without the rounding of blocks
+      EXPECT_LE(bytes, step["parameter"].integer());
+      EXPECT_GT(bytes, step["parameter"].integer() * 9 / 10);
+      if (std::string_view(model) == "transformer:tiny") {  // whole blocks
+        EXPECT_EQ(bytes, step["parameter"].integer());
+      }
+      EXPECT_EQ(sum_of(o->out, "saved"), step["saved"].integer());
+      EXPECT_GT(sum_of(o->out, "macs"), 1000);
+    }
+  }
+  const Outcome table = run({"summary", "--model", "transformer:tiny"});
+  EXPECT_NE(table.out.find("transformer.layers.*.attention"), std::string::npos) << table.out;
+}
+
+TEST(Info, SaysWhatAPathHolds) {
+  const Folder folder;
+  write(folder / "text", some_text(20'000));
+  const std::string out = folder / "run";
+  ASSERT_EQ(run({"train", "--model", "transformer:tiny", "--data", "bytes=" + folder / "text",
+                 "--steps", "2", "--out", out})
+                .code,
+            0);
+  const Outcome whole = run({"info", out + "/"});
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_NE(whole.out.find("a run of transformer:tiny"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("checkpoints: 2"), std::string::npos) << whole.out;
+  const std::string checkpoint = out + "/checkpoints/step-2";
+  const Outcome one = run({"info", checkpoint, "--tensors"});
+  EXPECT_NE(one.out.find("head.weight"), std::string::npos) << one.out;
+  EXPECT_NE(one.out.find("step: 2"), std::string::npos) << one.out;
+  EXPECT_NE(run({"info", checkpoint + "/model.safetensors"}).out.find(" tensors, "),
+            std::string::npos);
+  const Outcome hub = run({"info", LONGSPAN_SOURCE_DIR "/tests/oracles/hub_folders/bert_classes"});
+  EXPECT_EQ(hub.code, 0) << hub.err;
+  EXPECT_NE(hub.out.find("a checkpoint of the package transformers, \"bert\""), std::string::npos)
+      << hub.out;
+  for (const std::string& path : {folder / "nothing", folder / "text", folder.path()}) {
+    const Outcome bad = run({"info", path});
+    EXPECT_NE(bad.code, 0) << path;
+    EXPECT_FALSE(bad.err.empty());
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -66,7 +67,10 @@ TEST(Compare, ShowsFiguresKeysAndCurves) {
                 .err.find("expected one of steps"),
             std::string::npos);
   EXPECT_NE(run({"compare", a, "--over", "tokens"}).err.find("none are drawn"), std::string::npos);
-  EXPECT_NE(run({"compare", a, "--out", folder / "text"}).err.find("no picture of Longspan"),
+  EXPECT_NE(run({"compare", a, "--out", folder / "text"}).err.find("FILE.png or FILE.svg"),
+            std::string::npos);
+  write(folder / "other.png", "not ours");
+  EXPECT_NE(run({"compare", a, "--out", folder / "other.png"}).err.find("no picture of Longspan"),
             std::string::npos);
 }
 
@@ -154,6 +158,44 @@ TEST(Sweep, GoesOnAfterAKill) {
   }
 }
 
+TEST(Sweep, StopsAtASignalAndMarksTheBestByItsScore) {
+  const Folder folder;
+  const std::vector<std::string> model = small_model(folder.path());
+  std::vector<std::string> words = {"sweep", "--out",     folder / "sweep", "--seconds", "20",
+                                    "--lr",  "1e-3,1e-2", "--jobs",         "2"};
+  words.insert(words.end(), model.begin(), model.end());
+  {
+    Program program(Start{words});
+    const double begin = now();
+    while (!exists(folder / "sweep/lr=1e-2/metrics.jsonl") && now() - begin < 30) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    program.send(SIGINT);
+    const Outcome o = program.wait();
+    EXPECT_NE(o.code, 0);
+    EXPECT_LT(o.seconds, 15);
+    EXPECT_NE(o.out.find("stopped; go on with --resume"), std::string::npos) << o.out;
+  }
+  for (const char* lr : {"1e-3", "1e-2"}) {  // each has saved what it had
+    const std::string run = folder / (std::string("sweep/lr=") + lr);
+    EXPECT_FALSE(names_in(run + "/checkpoints").empty());
+    const Json summary = parse_json(read(run + "/summary.json"));
+    EXPECT_NE(summary.find("stopped"), nullptr) << lr;
+  }
+  // The better score is best, however many steps it took; an option file counts in all runs.
+  write(folder / "options.toml", "batch = 1\n");
+  words = {"sweep",   "--out", folder / "steps", "--config=" + (folder / "options.toml"),
+           "--steps", "2,30",  "--lr",           "0.01"};
+  std::vector<std::string> others = model;
+  const auto batch = std::find(others.begin(), others.end(), "--batch");
+  others.erase(batch, batch + 2);
+  words.insert(words.end(), others.begin(), others.end());
+  const Outcome o = run(words);
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.out.find("* steps=30"), std::string::npos) << o.out;
+  EXPECT_NE(read(folder / "steps/steps=2/config.toml").find("batch = 1\n"), std::string::npos);
+}
+
 TEST(Sweep, HalvesTheCombinations) {
   const Folder folder;
   const Outcome o = run_with({"sweep", "--out", folder / "sweep", "--steps", "16", "--lr",
@@ -165,8 +207,12 @@ TEST(Sweep, HalvesTheCombinations) {
     ++at[parse_json(read(folder / "sweep" + "/lr=" + lr + "/summary.json"))["steps"].integer()];
   }
   EXPECT_EQ(at, (std::map<int64_t, int>{{4, 2}, {8, 1}, {16, 1}})) << o.out;
-  EXPECT_NE(o.out.find("4 runs up to step 4"), std::string::npos) << o.out;
-  EXPECT_NE(o.out.find("1 runs up to the end"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("4 runs up to 25 % of the steps"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("1 run up to the end"), std::string::npos) << o.out;
+  // Again: no run goes farther than before.
+  const Outcome again = run({"sweep", "--out", folder / "sweep", "--resume"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.out.find("[1/"), std::string::npos) << again.out;
 }
 
 TEST(Sweep, RefusesWhatNoRunWouldTake) {
@@ -185,6 +231,10 @@ TEST(Sweep, RefusesWhatNoRunWouldTake) {
   refused({"--steps", "4", "--seed", "1,2", "--seeds", "2"}, "expected one of the two");
   refused({"--steps", "4", "--lr", "1e-3,1e-2", "--lr", "1e-4,1e-5"}, "has several values twice");
   refused({"--seconds", "1", "--lr", "1e-3,1e-2", "--first", "0.5"}, "is a share of --steps");
+  refused({"--steps", "4", "--lr", "1e-3,1e-2", "--jobs", "-1"}, "jobs");
+  refused({"--steps", "4", "--lr", "1e-3,1e-2", "--first", "2"}, "first");
+  refused({"--steps", "4", "--lr", "1e-3,1e-2", "--seeds", "0"}, "seeds");
+  refused({"--steps", "4", "--lr", "1e-3,1e-3"}, "two runs would be called \"lr=1e-3\"");
   // A run that fails does not stop the others.
   const Outcome o = run_with({"sweep", "--out", folder / "failing", "--steps", "4", "--lr",
                               "1e30,1e-3", "--set", "optimizer.clip=0", "--jobs", "2"},

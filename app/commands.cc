@@ -420,6 +420,17 @@ void require_used(const CommandLine& line, RunConfig& config) {
   });
 }
 
+RunConfig planned_config(const CommandLine& line) {
+  const Settings settings = with_task_of_model(line.settings);
+  RunConfig config = make_config(settings);
+  const std::string sizes = fill_sizes(config, settings);
+  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
+  require_used(line, config);
+  set_process(config);  // affects workspace
+  say_positions(config);
+  return config;
+}
+
 std::span<const Flag> run_flags() { return flags; }
 
 CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> own,

@@ -57,6 +57,10 @@ CommandLine read_command_line(int argc, const char* const* argv, std::span<const
 /// task: it would be ignored. Files (--config, config.toml) may hold such settings.
 void require_used(const CommandLine& line, RunConfig& config);
 
+/// Returns the configuration of a command that needs no run, such as memory, and says which sizes
+/// and positions follow from its task and length. Throws as make_config() and require_used() do.
+RunConfig planned_config(const CommandLine& line);
+
 /// Moves the settings whose keys begin with `prefix` out of the line and returns them without the
 /// prefix.
 Settings taken(CommandLine& line, std::string_view prefix);

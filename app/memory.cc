@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "app/commands.h"
-#include "app/make_config.h"
 #include "app/step.h"
 #include "core/error.h"
 #include "train/log.h"
@@ -223,14 +222,8 @@ int memory_command(int argc, const char* const* argv) {
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;
   require(!o.json || !o.terms, "--terms", "prints a table, and --json lines; expected one of them");
-  const Settings settings = with_task_of_model(line.settings);
-  RunConfig config = make_config(settings);
-  const std::string sizes = fill_sizes(config, settings);
-  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
-  require_used(line, config);
+  RunConfig config = planned_config(line);
   set_ranks(config, o.ranks);
-  set_process(config);  // affects workspace
-  say_positions(config);
   const StepPlanner planner(config);
   const std::vector<Strategy> all = strategies(planner);
   const auto fits = [](const Strategy& s) { return s.memory.has_value(); };

@@ -7,7 +7,6 @@
 #include <cstdio>
 
 #include "app/commands.h"
-#include "app/make_config.h"
 #include "app/run_folder.h"
 #include "app/step.h"
 #include "app/timeline.h"
@@ -230,13 +229,7 @@ int study_command(int argc, const char* const* argv) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
   require_empty_folder(*out, "study");  // checked before the long computation
-  const Settings settings = with_task_of_model(line.settings);
-  RunConfig config = make_config(settings);
-  const std::string sizes = fill_sizes(config, settings);
-  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
-  require_used(line, config);
-  set_process(config);
-  say_positions(config);
+  RunConfig config = planned_config(line);
   const Device device = parse_device(config.device);
   const StepPlanner planner(config);
   if (o.depths.empty()) o.depths = {2, 4, 8, 16};

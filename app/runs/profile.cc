@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "app/commands.h"
-#include "app/make_config.h"
 #include "app/step.h"
 #include "core/backends.h"
 #include "core/error.h"
@@ -139,12 +138,7 @@ int profile_command(int argc, const char* const* argv) {
   const Settings typed = taken(line, "profile.");
   set_fields(o, typed);
   check_ranges(o, typed);
-  const Settings settings = with_task_of_model(line.settings);
-  RunConfig config = make_config(settings);
-  const std::string sizes = fill_sizes(config, settings);
-  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
-  require_used(line, config);
-  set_process(config);
+  RunConfig config = planned_config(line);
   const std::string* const out = line.value("--out");
   require<IoError>(out == nullptr || !std::filesystem::exists(*out), "--out",
                    "{} is there already; choose another folder", out != nullptr ? *out : "");

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "app/commands.h"
-#include "app/make_config.h"
 #include "app/step.h"
 #include "core/error.h"
 #include "core/scope.h"
@@ -178,11 +177,7 @@ int summary_command(int argc, const char* const* argv) {
       "backward pass, and the shape of what they return. Nothing is computed or allocated.");
   Options o;
   set_fields(o, taken(line, "summary."));
-  const Settings settings = with_task_of_model(line.settings);
-  RunConfig config = make_config(settings);
-  const std::string sizes = fill_sizes(config, settings);
-  if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
-  require_used(line, config);
+  RunConfig config = planned_config(line);
   const StepPlanner planner(config, false);
   const std::function<void()> step = planner.steps_on(meta_device);
   std::vector<Part> parts;

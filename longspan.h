@@ -254,6 +254,7 @@
 #include "train/canvas.h"
 #include "train/chart.h"
 #include "train/config.h"
+#include "train/event_file.h"
 #include "train/gradient_fold.h"
 #include "train/log.h"
 #include "train/loss_unit.h"

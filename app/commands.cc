@@ -86,6 +86,9 @@ const Flag flags[] = {
     {"--patience", "patience", "stop after so many validations without a better one; 0: never"},
     {"--log-every", "log_every", "steps between rows of metrics.jsonl"},
     {"--eval-every", "eval_every", "steps between validations; 0: only at the end"},
+    {"--eval-tokens", "eval_tokens",
+     "tokens that a validation reads, spread over the validation part; 0: all of it"},
+    {"--tensorboard", "tensorboard", "also write figures to tensorboard/, for TensorBoard", true},
 };
 
 const Flag beam_flags[] = {
@@ -226,6 +229,8 @@ constexpr Use uses[] = {
     {"patience", train},
     {"log_every", train},
     {"eval_every", train},
+    {"eval_tokens", train},
+    {"tensorboard", train},
     {"profiles.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     {"questions.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     // Training with and without labels may share a command line.
@@ -303,8 +308,8 @@ constexpr Use uses[] = {
      [](const Case& c) { return c.command != generate || c.sequence(); }},
     {"--scores", summarise, "models that label sentences such as hibert:labels",
      [](const Case& c) { return c.labels; }},
-    {"--json", generate | predict | answer | summarise | plan | profile, "prompts of a file",
-     [](const Case& c) { return c.command != generate || c.prompts; }},
+    {"--json", train | eval | generate | predict | answer | summarise | plan | profile,
+     "prompts of a file", [](const Case& c) { return c.command != generate || c.prompts; }},
     {"--prompts", generate, "decoders", [](const Case& c) { return c.decoder(); }},
     {"--part", eval | generate, "encoder-decoders",
      [](const Case& c) { return c.command != generate || c.sequence(); }},

@@ -81,20 +81,13 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
 }
 
 /// Draws what the checkpoint that a run has loaded computes.
-void draw_checkpoint(const TrainingRun& run) {
+void draw_checkpoint(const TrainingRun& run, const Position& at) {
   const auto data = open_task_data(run);
-  if (draw_attention(run, *data)) {
-    say(fmt::format("attention on the validation part: {}/pictures/attention.png", run.out));
+  for (const std::string& line : draw_run(run, *data, at.unit.value_or(data->loss_unit()))) {
+    say(line);
   }
   for (const std::string& line : used_keys(run, *data)) say(line);
   for (const std::string& line : reported(run, *data)) say(line);
-  if (draw_spans(run, *data)) {
-    say(fmt::format("spans: {}/pictures/spans.png", run.out));
-  }
-  if (draw_lifetimes(run, *data)) {
-    say(fmt::format("lifetimes of memories: {}/pictures/lifetimes.png", run.out));
-  }
-  draw_living(run);
 }
 
 void require_layer(int64_t layer, const RunConfig& config, const LanguageModel& model) {
@@ -132,7 +125,7 @@ int draw_command(int argc, const char* const* argv) {
   } else {
     Trained trained = load_run(line, line, Reads::data);
     require_layer(o.layer, trained.run.config, *trained.run.model);
-    draw_checkpoint(trained.run);
+    draw_checkpoint(trained.run, trained.at);
     config = std::move(trained.run.config);
     model = std::move(trained.run.model);  // learned spans are in its parameters
   }

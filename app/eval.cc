@@ -44,15 +44,14 @@ Json overrides_of(const CommandLine& line) {
   return Json(std::move(all));
 }
 
-/// Appends a row to evals.jsonl if that is writable, and prints it as the last line on standard
-/// output.
-void finish_evaluation(const std::string& out, const Members& row) {
+/// Appends a row to evals.jsonl if that is writable, and with --json prints it.
+void finish_evaluation(const std::string& out, const Members& row, bool json) {
   try {
     if (!out.empty()) append_row(out + "/evals.jsonl", row);
   } catch (const IoError& e) {
     std::fprintf(stderr, "the score is not kept: %s\n", e.what());
   }
-  std::puts(to_string(Json(row)).c_str());
+  if (json) std::puts(to_string(Json(row)).c_str());
   std::fflush(stdout);
 }
 
@@ -72,19 +71,18 @@ int64_t stride_of(const CommandLine& line) {
   return windows.stride;
 }
 
-/// Scores a split again with sliding windows, for --stride.
-void score_windows(const TrainingRun& run, const TaskData& task_data, const std::string& part,
-                   int64_t stride, Members& figures) {
+/// Scores a split again with sliding windows, for --stride. Returns what to say.
+std::string score_windows(const TrainingRun& run, const TaskData& task_data,
+                          const std::string& part, int64_t stride, Members& figures) {
   const std::optional<double> bits = task_data.sliding_bits(part, stride);
   require<NotImplemented>(bits.has_value(), "--stride",
                           "windows move over one long text, and {} on --task {} has none; leave it "
                           "out",
                           run.config.model_name, run.config.task);
-  std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
-               static_cast<long long>(run.config.length), static_cast<long long>(stride), *bits,
-               task_data.unit().c_str());
   set(figures, "stride", stride);
   set(figures, key_of(part, "sliding_bpb"), *bits);
+  return fmt::format("in windows of {} that move by {}: {:.4f} bits per {}", run.config.length,
+                     stride, *bits, task_data.unit());
 }
 
 /// Throws ValueError if the score is nonfinite. NaN is allowed for documents without a target and
@@ -175,6 +173,20 @@ std::string why_empty(const RunConfig& config, const TaskData& task_data) {
   return fmt::format(": there is no file of it; expected --part {}", others);
 }
 
+/// Scores a split, and says from time to time how far it is.
+TaskData::Evaluation evaluated(const TaskData& task_data, const std::string& part) {
+  constexpr double patience = 2;  // seconds between lines
+  auto said = std::chrono::steady_clock::now();
+  const Evaluating watched(0, [&](int64_t done, int64_t all) {
+    const auto now = std::chrono::steady_clock::now();
+    if (std::chrono::duration<double>(now - said).count() < patience || done == all) return;
+    said = now;
+    std::fprintf(stderr, "%lld %% of the %s part\n",
+                 static_cast<long long>(100 * done / std::max<int64_t>(all, 1)), part.c_str());
+  });
+  return task_data.evaluate(part);
+}
+
 }  // namespace
 
 int eval_command(int argc, const char* const* argv) {
@@ -183,6 +195,8 @@ int eval_command(int argc, const char* const* argv) {
       {"--step", "", "step of the checkpoint, or best; without it the newest"},
       {"--part", "", "train, valid or test; without it valid"},
       {"--stride", "", "score again in windows that move by so many tokens"},
+      {"--json", "", "print the row of evals.jsonl, for programs, and all else to standard error",
+       true},
       {"--predictions", "",
        "labelled tables: write what is predicted for each row to this CSV file"},
       other_data_flag};
@@ -209,16 +223,22 @@ int eval_command(int argc, const char* const* argv) {
           why_empty(run.config, *task_data));
 
   const auto start = std::chrono::steady_clock::now();
-  const auto [bits, report] = task_data->evaluate(part);
+  const auto [bits, report] = evaluated(*task_data, part);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per %s (%lld %s in %.2f s)\n",
-               static_cast<long long>(trained.at.step), part.c_str(), run.config.task.c_str(), bits,
-               task_data->unit().c_str(), static_cast<long long>(size), task_data->items().c_str(),
-               seconds);
-  if (const std::string how = task_data->protocol(part); !how.empty()) {
-    std::fprintf(stderr, "read in %s\n", how.c_str());
-  }
+  const bool json = is_on(line, "--json");
+  const auto tell = [json](const std::string& text) {
+    std::fprintf(json ? stderr : stdout, "%s\n", text.c_str());
+  };
+  const LossUnit unit = trained.at.unit.value_or(task_data->loss_unit());
+  const std::string perplexity = predicts_tokens(run)
+                                     ? fmt::format(", perplexity {:.4g}{}", unit.perplexity(bits),
+                                                   unit.per_target != 1 ? " per token" : "")
+                                     : "";
+  tell(fmt::format("step {}, {} part of {}: {:.4f} bits per {}{} ({} {} in {:.2f} s)",
+                   trained.at.step, part, run.config.task, bits, task_data->unit(), perplexity,
+                   size, task_data->items(), seconds));
+  if (const std::string how = task_data->protocol(part); !how.empty()) tell("read in " + how);
   require_score(bits, *task_data, trained.at.step);
   Members figures{{"step", trained.at.step},
                   {"part", part},
@@ -228,10 +248,11 @@ int eval_command(int argc, const char* const* argv) {
     set(figures, "other_data", Json::Array(trained.remarks.begin(), trained.remarks.end()));
   }
   set(figures, key_of(part, "bpb"), bits);
-  if (stride > 0) score_windows(run, *task_data, part, stride, figures);
+  if (predicts_tokens(run)) set(figures, key_of(part, "perplexity"), unit.perplexity(bits));
+  if (stride > 0) tell(score_windows(run, *task_data, part, stride, figures));
   const TaskData::Report written = task_data->written(part, search);
   for (const TaskData::Report& r : {report, written}) {
-    for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
+    for (const std::string& text : r.lines) tell(text);
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
   }
   if (!trained.is_hub) draw_confusions(report, run.out, part);
@@ -240,7 +261,7 @@ int eval_command(int argc, const char* const* argv) {
           "nothing is predicted of single rows here{}",
           search.beams == 0 ? ": --beams is 0, and nothing is written" : "");
   if (!predictions.empty()) replace_file(predictions, to_csv(rows), "eval");
-  finish_evaluation(trained.is_hub ? "" : run.out, figures);
+  finish_evaluation(trained.is_hub ? "" : run.out, figures, json);
   return 0;
 }
 

@@ -55,7 +55,16 @@ Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64
           planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
 }
 
-Members members_of(const Strategy& s, const Largest& most, int64_t streams) {
+/// What rows have besides the steps of their strategies.
+struct Around {
+  int64_t process = 0, budget = 0;  ///< bytes; budget 0: none is given
+  int64_t streams = 0;              ///< bytes that streams keep
+
+  bool fits(const StepMemory& m) const { return m.peak() + process <= budget; }
+};
+
+Members members_of(const Strategy& s, const Largest& most, const Around& around) {
+  const int64_t process = around.process;
   Members row{{"memory", s.shape.memory},
               {"chunks", s.shape.chunks},
               {"layers", s.shape.layers},
@@ -79,11 +88,14 @@ Members members_of(const Strategy& s, const Largest& most, int64_t streams) {
                                                    {"sent_bytes", m.sent_bytes},
                                                    {"sent_messages", m.sent_messages},
                                                    {"layouts", m.layouts},
+                                                   {"process", process},
+                                                   {"total", m.peak() + process},
                                                    {"graph", m.graph},
-                                                   {"streams", streams},
+                                                   {"streams", around.streams},
                                                    {"macs", m.macs},
                                                    {"macs_again", m.again}};
   for (const auto& [name, value] : bytes) row.push_back({name, value});
+  if (around.budget > 0) row.push_back({"fits", around.fits(m)});
   if (most.length >= 0) row.push_back({"longest", most.length});
   if (most.layers >= 0) row.push_back({"deepest", most.layers});
   return row;
@@ -157,16 +169,18 @@ void print_terms(const StepPlanner& planner) {
 }
 
 void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& most,
-                 const StepPlanner& planner, int64_t budget) {
+                 const StepPlanner& planner, const Around& around) {
+  const int64_t budget = around.budget;
   const StepShape& own = planner.own();
   const RunConfig& c = planner.config();
   std::puts(fmt::format("{}: {} layers, {} tokens x {}, {}", c.model_name, own.layers, own.length,
                         own.batch, name_of_value(c.optimizer.name))
                 .c_str());
-  std::string text = fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8}", "memory",
-                                 "saved", "peak", "parameter", "gradient", "optimizer", "again");
+  std::string text = fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8} {:>10}",
+                                 "memory", "saved", "peak", "parameter", "gradient", "optimizer",
+                                 "layouts", "again", "total");
   if (c.graph) text += fmt::format(" {:>10}", "graph");
-  if (budget > 0) text += fmt::format(" {:>10} {:>8}", "longest", "deepest");
+  if (budget > 0) text += fmt::format(" {:>5} {:>10} {:>8}", "fits", "longest", "deepest");
   const int64_t longest = budget > 0 ? longest_of(planner) : 0;
   for (size_t i = 0; i < all.size(); ++i) {
     const Strategy& s = all[i];
@@ -175,25 +189,33 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
       continue;
     }
     const StepMemory& m = *s.memory;
-    text += fmt::format("\n{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8.2f}", s.name(),
-                        bytes_text(m.saved), bytes_text(m.peak()), bytes_text(m.parameter),
-                        bytes_text(m.gradient), bytes_text(m.optimizer), m.extra_forward());
+    text +=
+        fmt::format("\n{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8.2f} {:>10}", s.name(),
+                    bytes_text(m.saved), bytes_text(m.peak()), bytes_text(m.parameter),
+                    bytes_text(m.gradient), bytes_text(m.optimizer), bytes_text(m.layouts),
+                    m.extra_forward(), bytes_text(m.peak() + around.process));
     if (c.graph) text += fmt::format(" {:>10}", bytes_text(m.graph));
     if (budget > 0) {
-      text += fmt::format(" {:>10} {:>8}", count_text(most[i].length, longest),
-                          count_text(most[i].layers, most_layers));
+      text +=
+          fmt::format(" {:>5} {:>10} {:>8}", around.fits(m) ? "yes" : "no",
+                      count_text(most[i].length, longest), count_text(most[i].layers, most_layers));
     }
   }
   std::puts(text.c_str());
   std::puts("again: multiply-accumulates that the backward pass runs again, in forward passes");
+  if (around.process > 0) {
+    std::puts(fmt::format("total: the peak, which has the layouts, and {} of the process itself",
+                          bytes_text(around.process))
+                  .c_str());
+  }
   if (c.graph) {
     std::puts("graph: set apart for good where a device records the step; the peak has it");
   }
   std::puts(reversible_note(planner).c_str());
   if (const std::string remark = planner.remark(); !remark.empty()) std::puts(remark.c_str());
-  if (const int64_t kept = planner.memory_of_streams(); kept > 0) {
+  if (around.streams > 0) {
     std::puts(fmt::format("streams keep {} from segment to segment, each of {} {}",
-                          bytes_text(kept), c.batch, bytes_text(kept / c.batch))
+                          bytes_text(around.streams), c.batch, bytes_text(around.streams / c.batch))
                   .c_str());
   }
   if (budget > 0) {
@@ -229,17 +251,18 @@ int memory_command(int argc, const char* const* argv) {
   const auto fits = [](const Strategy& s) { return s.memory.has_value(); };
   require(std::any_of(all.begin(), all.end(), fits), "memory", "{}", all[0].refused);
   std::vector<Largest> most(all.size());
+  const int64_t process = process_bytes(config);
   for (size_t i = 0; i < all.size() && budget > 0; ++i) {
-    if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget);
+    if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget - process);
   }
+  const Around around{process, budget, planner.memory_of_streams()};
   if (o.json) {
-    const int64_t streams = planner.memory_of_streams();
     for (size_t i = 0; i < all.size(); ++i) {
-      std::puts(to_string(Json(members_of(all[i], most[i], streams))).c_str());
+      std::puts(to_string(Json(members_of(all[i], most[i], around))).c_str());
     }
     return 0;
   }
-  print_table(all, most, planner, budget);
+  print_table(all, most, planner, around);
   if (o.terms) print_terms(planner);
   return 0;
 }

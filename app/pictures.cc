@@ -192,6 +192,28 @@ void PanelPicture::write(const std::string& path, const Text& text, double expon
                         .exponent = exponent});
 }
 
+std::vector<std::string> draw_run(const TrainingRun& run, const TaskData& task_data,
+                                  const LossUnit& unit) {
+  std::vector<std::string> drawn;
+  const auto add = [&](const char* what, const char* file) {
+    drawn.push_back(fmt::format("{}: {}/pictures/{}", what, run.out, file));
+  };
+  if (kind_of_path(run.out + "/metrics.jsonl", "pictures") == PathKind::file) {
+    try {
+      draw_loss(run, unit);
+      add("losses", "loss.png");
+    } catch (const ValueError&) {  // no figures yet
+    }
+    if (draw_living(run)) add("memories that are kept", "living.png");
+  }
+  if (draw_attention(run, task_data)) {
+    add("attention on the validation part", "attention.png");
+  }
+  if (draw_spans(run, task_data)) add("spans", "spans.png");
+  if (draw_lifetimes(run, task_data)) add("lifetimes of memories", "lifetimes.png");
+  return drawn;
+}
+
 void draw_loss(const TrainingRun& run, const LossUnit& unit) {
   write_loss_curve(picture(run.out, "loss.png"), run.out + "/metrics.jsonl",
                    run.config.model_name + " on " + run.config.task, unit);

@@ -31,6 +31,10 @@ class PanelPicture {
   std::vector<double> values_;
 };
 
+/// Draws all pictures of a run below that it has. Returns what each shows, with its file. Throws
+/// IoError.
+std::vector<std::string> draw_run(const TrainingRun& run, const TaskData& task_data,
+                                  const LossUnit& unit);
 /// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// Draws "pictures/attention.png": the attention probabilities of each layer and head over the

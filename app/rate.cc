@@ -31,6 +31,16 @@ double rate_of(const RunConfig& c, int64_t step, double progress) {
 
 }  // namespace
 
+std::string remark_on_warmup(const RunConfig& c, int64_t start, int64_t last) {
+  const int64_t steps = last - start, warmup = c.schedule.warmup;
+  if (warmup < steps || steps < 1) return {};
+  const double reached = rate_of(c, steps - 1, 0);
+  return fmt::format(
+      "the warm-up of {} steps does not end in {}: the learning rate rises to {:.2g} of {:.2g}; "
+      "--set schedule.warmup={} would end it after a tenth of them",
+      warmup, steps, reached, c.optimizer.lr, std::max<int64_t>(steps / 10, 1));
+}
+
 Json ScheduleState::value() const {
   return Members{{"start", start}, {"began", began}, {"progress", progress}, {"rate", rate}};
 }

@@ -20,6 +20,10 @@ struct ScheduleState {
   static ScheduleState read(const Json& values, double trained, double planned);
 };
 
+/// Returns a line if the warm-up that begins at step `start` does not end before step `last`, so
+/// that the rate never reaches its peak; else "".
+std::string remark_on_warmup(const RunConfig& config, int64_t start, int64_t last);
+
 /// The learning rate of a run, by steps or, if the run has only a time limit, by the clock. A
 /// resumed run that follows the clock begins with the rate of its last step and reaches the floor
 /// at the end of this start's time, so stopping and resuming never raises the rate.

@@ -15,6 +15,7 @@
 #include "core/backends.h"
 #include "core/error.h"
 #include "data/data_sets.h"
+#include "hub/type.h"
 #include "models/all/registry.h"
 #include "models/capabilities.h"
 #include "train/log.h"
@@ -28,7 +29,7 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder, bool blank)
     : config(std::move(c)), out(std::move(folder)) {
   set_process(config);
   device = parse_device(config.device);
-  if (config.memory_limit.bytes > 0) set_memory_limit(device, config.memory_limit.bytes);
+  if (const int64_t limit = config.most_tensor_bytes(); limit > 0) set_memory_limit(device, limit);
   Init init{generator().fork("init"), device};
   init.blank = blank;
   model = config.model->build(init);
@@ -159,6 +160,12 @@ void require_same_model(const Settings& stored, const Settings& asked, const std
           here, out, there);
 }
 
+bool predicts_tokens(const TrainingRun& run) {
+  const Task& task = *run.config.of_task;
+  return task.is_one_text() || run.model->objective() == Objective::sequence ||
+         task.hub_task() == HubTask::next_token;
+}
+
 void require_length(const RunConfig& config, const LanguageModel& model) {
   const int64_t longest = max_input_length(model);
   require(config.length <= longest, "length",
@@ -263,22 +270,20 @@ Position Position::read(const Json& values, const std::string& checkpoint) {
 Members summary(const TrainingRun& run, const Position& at, double valid_bpb) {
   const double speed = at.seconds > 0 ? static_cast<double>(at.tokens) / at.seconds : 0;
   const LossUnit unit = at.unit.value_or(LossUnit{});
-  return {{"model", run.config.model_name},
-          {"parameters", parameter_count(*run.model)},
-          {"steps", at.step},
-          {"tokens", at.tokens},
-          {"unit", unit.name},
-          {"units_per_target", unit.per_target},
-          {"train_bpb", at.train_bpb()},
-          {"valid_bpb", valid_bpb},
-          {"seconds", at.seconds},
-          {"tokens_per_second", speed},
-          {"peak_bytes", to_members(at.peak)}};
-}
-
-void finish(const std::string& out, const Members& figures) {
-  std::puts(write_summary(out, figures).c_str());
-  std::fflush(stdout);
+  Members all{{"model", run.config.model_name},
+              {"parameters", parameter_count(*run.model)},
+              {"steps", at.step},
+              {"tokens", at.tokens},
+              {"unit", unit.name},
+              {"units_per_target", unit.per_target},
+              {"train_bpb", at.train_bpb()},
+              {"valid_bpb", valid_bpb}};
+  if (predicts_tokens(run)) all.emplace_back("valid_perplexity", unit.perplexity(valid_bpb));
+  if (run.config.eval_tokens > 0) all.emplace_back("eval_tokens", run.config.eval_tokens);
+  all.emplace_back("seconds", at.seconds);
+  all.emplace_back("tokens_per_second", speed);
+  all.emplace_back("peak_bytes", to_members(at.peak));
+  return all;
 }
 
 }  // namespace longspan

@@ -80,6 +80,9 @@ RunTokens tokens_of(const RunConfig& config);
 /// Returns their name alone, without reading anything.
 std::string name_of_tokens(const RunConfig& config);
 
+/// Whether the targets of a run are tokens of a text, so that the perplexity of one is of interest.
+bool predicts_tokens(const TrainingRun& run);
+
 /// Whether two such strings mean equal ids. Earlier versions stored "words of ID" without the text
 /// that the vocabulary was made of.
 bool same_tokens(const std::string& stored, const std::string& now);
@@ -115,7 +118,5 @@ struct Position {
 /// Returns the figures of summary.json: those of training, and `valid_bpb`, which is null if it is
 /// NaN.
 Members summary(const TrainingRun& run, const Position& at, double valid_bpb);
-/// Writes summary.json and prints the same line as the last one on standard output.
-void finish(const std::string& out, const Members& figures);
 
 }  // namespace longspan

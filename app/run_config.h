@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -58,9 +59,10 @@ struct RunConfig {
   std::string device = "cpu";
   MatmulPrecision matmul_precision = MatmulPrecision::f32;
   MatmulLibrary matmul_library = MatmulLibrary::own;
-  ByteSize memory_limit;  ///< 0: no limit
-  bool graph = false;     ///< record steps of one shape and submit them to the device as a whole
-  bool sparing = false;   ///< see sparing_evaluation(); no part of config.toml
+  ByteSize memory_limit;     ///< 0: no limit
+  bool graph = false;        ///< record steps of one shape and submit them to the device as a whole
+  int64_t tensor_limit = 0;  ///< what --budget leaves for tensors; 0: none; not in config.toml
+  bool sparing = false;      ///< see sparing_evaluation(); no part of config.toml
   bool check_replays = false;  ///< check that recomputed layers give the same values again
   bool anomaly = false;        ///< throw at the first op of a step that produces NaN or Inf
 
@@ -70,6 +72,8 @@ struct RunConfig {
   std::string best_by;     ///< the figure that makes one the best; empty: the loss
   int64_t patience = 0;    ///< validations without a better one after which to stop; 0: never
   int64_t log_every = 10, eval_every = 0;
+  bool tensorboard = false;  ///< also write figures for TensorBoard
+  int64_t eval_tokens = 0;   ///< of the sample that a validation reads; 0: the whole split
 
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;
@@ -162,6 +166,12 @@ struct RunConfig {
   /// Gives the model at least `length` positions, unless the user has set their number, and what it
   /// derives from that length. Throws ValueError if the user has to choose the axes of a grid.
   void follow_length();
+  /// Returns the most bytes that tensors may take; 0: what the machine has.
+  int64_t most_tensor_bytes() const {
+    const int64_t limit = memory_limit.bytes;
+    if (limit == 0 || tensor_limit == 0) return std::max(limit, tensor_limit);
+    return std::min(limit, tensor_limit);
+  }
   /// Whether evaluation reads no more rows at a time than a step, so that it fits where steps do:
   /// memory_limit is set, or --budget was given.
   bool sparing_evaluation() const { return sparing || memory_limit.bytes > 0; }

@@ -5,6 +5,7 @@
 
 #include "app/pictures.h"
 #include "app/run.h"
+#include "app/runs/samples.h"
 #include "app/tasks/table.h"
 #include "app/training_steps.h"
 #include "autograd/engine.h"
@@ -257,7 +258,13 @@ void add_peaks_between_steps(StepMemory& m, const BetweenSteps& b) {
   });
   // The first process draws.
   const bool draws = b.shared == nullptr || b.shared->ranks.rank() == 0;
-  if (draws) m.picture_peak = peak_of([&] { rehearse_pictures(b.model, b.c.length); });
+  if (draws) {
+    m.picture_peak = peak_of([&] {
+      rehearse_pictures(b.model, b.c.length);
+      const WeightAverage::Instead instead(b.average);
+      rehearse_sample(b.model, b.c.length);
+    });
+  }
   if (b.gathered > 0) {
     m.evaluation_peak = std::max(m.evaluation_peak, peak_of([] {}) + b.gathered);
   }
@@ -676,12 +683,16 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
   return offers;
 }
 
-/// Throws, with suggestions that would fit, if no strategy fits.
+/// Throws, with suggestions that would fit, if no strategy fits the bytes that a budget leaves for
+/// tensors.
 [[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget,
                          Choice from) {
-  std::string text =
-      fmt::format("a step needs {} at least ({}), and the budget is {}; ",
-                  bytes_text(least.memory->peak()), least.options(), bytes_text(budget));
+  const int64_t process = process_bytes(planner.config());
+  std::string text = fmt::format(
+      "a step needs {} at least ({}), and the budget is {}{}; ", bytes_text(least.memory->peak()),
+      least.options(), bytes_text(budget + process),
+      process > 0 ? fmt::format(", of which the process itself takes {}", bytes_text(process))
+                  : "");
   const std::vector<Strategy> any =
       from == Choice::same ? candidates(planner, budget, Choice::any) : std::vector<Strategy>{};
   if (const Strategy* other = cheapest_within(any, budget)) {
@@ -705,7 +716,13 @@ bool has_recordings(const RunConfig& config) {
 
 }  // namespace
 
-Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from) {
+int64_t process_bytes(const RunConfig& config) {
+  constexpr int64_t on_the_host = int64_t{48} << 20;
+  return parse_device(config.device).kind == DeviceKind::cpu ? on_the_host : 0;
+}
+
+Strategy choose_strategy(RunConfig& config, int64_t whole_budget, Choice from) {
+  const int64_t budget = whole_budget - process_bytes(config);
   const auto choose = [&] {
     const StepPlanner planner(config, config.graph && has_recordings(config));
     std::vector<Strategy> all;
@@ -723,6 +740,9 @@ Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from) {
     return *best;
   };
   Strategy best = choose();
+  // Text that lies in tensors is a part of the process.
+  constexpr int64_t text = int64_t{4} << 20;
+  if (budget < whole_budget) config.tensor_limit = budget + text;
   apply(config, best.shape);
   clear_layout_cache();  // of what was tried
   return best;

@@ -103,6 +103,11 @@ struct Strategy {
 /// order.
 std::vector<Strategy> strategies(const StepPlanner& planner);
 
+/// Returns what a process of a run needs besides its tensors: the program and its libraries, the
+/// picture that is being drawn, text and buffers of files (docs/memory.md has the measurements). 0
+/// where tensors have a memory of their own, on a GPU.
+int64_t process_bytes(const RunConfig& config);
+
 /// The candidates for a strategy.
 enum class Choice : uint8_t {
   own,   ///< only the configuration's own
@@ -110,8 +115,9 @@ enum class Choice : uint8_t {
   any    ///< reversible ones too, although they define another network: --memory auto:reversible
 };
 
-/// Sets config.model to the strategy that fits in `budget` bytes with the least recomputation.
-/// Throws ValueError, with settings that would fit, if none does. Returns the choice.
+/// Sets config.model to the strategy that fits in `budget` bytes, the process itself included, with
+/// the least recomputation, and on the CPU config.tensor_limit to what is left for tensors. Throws
+/// ValueError, with settings that would fit, if none does. Returns the choice.
 Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from);
 
 /// Returns a note on what `reversible` would mean for the planner's model, and whether auto may

@@ -74,9 +74,12 @@ std::string choose_policy(const CommandLine& line, const Settings& settings,
   const Strategy s = choose_strategy(config, parse_bytes(*budget, "--budget"), from);
   config.length = length;
   config.sparing = true;
+  const int64_t process = process_bytes(config);
   std::string remark =
-      fmt::format("{}: a step needs {} of {}, and runs {:.2f} forward passes again", s.options(),
-                  bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
+      fmt::format("{}: a step needs {} of {}{}, and runs {:.2f} forward passes again", s.options(),
+                  bytes_text(s.memory->peak()), *budget,
+                  process > 0 ? fmt::format(" beside {} of the process", bytes_text(process)) : "",
+                  s.memory->extra_forward());
   if (from != Choice::own && s.shape.memory.starts_with("reversible")) {
     remark += "\n" + reversible_note(StepPlanner(config));
   }
@@ -179,9 +182,10 @@ int64_t number_of_flag(const CommandLine& line, std::string_view flag, int64_t m
   return number;
 }
 
-/// Sets what --until and --profile ask for.
+/// Sets what --until, --profile and --json ask for.
 void set_steps(const CommandLine& line, Prepared& prepared) {
   prepared.until = number_of_flag(line, "--until", int64_t{1} << 40);
+  prepared.json = is_on(line, "--json");
   const int64_t steps = number_of_flag(line, "--profile", 1000);
   if (steps == 0) return;
   require(!prepared.run.config.graph, "--profile",
@@ -245,6 +249,7 @@ int train_command(int argc, const char* const* argv) {
       {"--other-data", "", "with --resume or --from: other data or splits than before", true},
       {"--until", "", "stop after this step, as a signal does; the schedule goes by --steps"},
       {"--profile", "", "profile so many steps, after two others: where their time goes"},
+      {"--json", "", "end with the line of summary.json, for programs", true},
       {"--budget", "",
        "bytes that the run may need, as 4GiB: choose the --memory that fits and runs "
        "the least again"}};

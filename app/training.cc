@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/pictures.h"
 #include "app/ranks/processes.h"
+#include "app/runs/samples.h"
 #include "app/start.h"
 #include "app/step.h"
 #include "autograd/mode.h"
@@ -321,7 +322,9 @@ void Prepared::go_on_after(const Before& before) {
   std::vector<std::string> changed = other_order(before, c);
   other_data = !others.empty();
   const Json* best_by = before.find("best_by");
-  other_best = (best_by != nullptr ? best_by->string() : "") != c.best_by;
+  const Json* sample = before.find("eval_tokens");
+  other_best = (best_by != nullptr ? best_by->string() : "") != c.best_by ||
+               (sample != nullptr ? sample->integer() : 0) != c.eval_tokens;
   if (other_data) changed.emplace_back("the data");
   const Json* segment = before.values.find("segment");  // of earlier versions, for streams
   if (changed.empty() && segment != nullptr && segment->integer() != c.length) {
@@ -437,7 +440,9 @@ Training::Training(Prepared& prepared)
       at_(p_.at),
       lock_(p_.is_first() ? std::make_optional<FolderLock>(p_.run.out, "train") : std::nullopt),
       aside_(p_.is_first() ? set_aside_later_steps() : ""),
-      log_(p_.run.out, {.resume_step = p_.continues() ? at_.step : -1, .silent = !p_.is_first()}),
+      log_(p_.run.out, {.resume_step = p_.continues() ? at_.step : -1,
+                        .silent = !p_.is_first(),
+                        .tensorboard = c_.tensorboard}),
       learning_rate_(c_, p_.schedule, at_.seconds),
       tracker_(memory_tracker(p_.run.device)),
       valid_(std::nan("")),
@@ -459,6 +464,7 @@ Training::Training(Prepared& prepared)
   at_.see(tracker_.peak());
   first_ = at_;
   begin_ = now();
+  looked_ = begin_;
   if (p_.continues()) {
     known_valid_ = validation_of(p_.run.out, at_.step);
     best_ = continued_validations(p_.run.out, p_.validations.is_null() ? nullptr : &p_.validations);
@@ -516,6 +522,7 @@ void Training::say_beginning() {
   if (!aside_.empty()) say(fmt::format("what lay beyond step {} is in {}", at_.step, aside_));
   for (const std::string& remark : p_.remarks) log_.say(remark);
   if (at_.step > 0 && at_.step != c_.steps) log_.say(learning_rate_.outlook(at_.step));
+  if (at_.step < c_.steps) say(remark_on_warmup(c_, p_.schedule.start, c_.steps));
   if (at_.step > 0 && at_.step == c_.steps) log_.say("no step is left: more with --steps");
 }
 
@@ -530,7 +537,7 @@ void Training::run() {
     paused_ += now() - pause;
   }
   while (true) {
-    double elapsed = now() - begin_;
+    double elapsed = now() - begin_ - paused_;
     if (!goes_on(elapsed)) break;
     profile();
     one_step(elapsed);
@@ -538,7 +545,10 @@ void Training::run() {
     show();
     const double pause = now();
     if (c_.save_every > 0 && at_.step % c_.save_every == 0) save();
-    if (c_.eval_every > 0 && at_.step % c_.eval_every == 0) validate();
+    if (c_.eval_every > 0 && at_.step % c_.eval_every == 0) {
+      validate();
+      look();
+    }
     paused_ += now() - pause;
   }
   finish_run();
@@ -643,7 +653,7 @@ void Training::show() {
                                                   (at_.seconds - first_.seconds) /
                                                   static_cast<double>(at_.step - first_.step)
                                             : HUGE_VAL;
-  const double left_by_time = c_.seconds > 0 ? c_.seconds - (now() - begin_) : HUGE_VAL;
+  const double left_by_time = c_.seconds > 0 ? c_.seconds - (now() - begin_ - paused_) : HUGE_VAL;
   log_.show({.step = at_.step,
              .steps = c_.steps,
              .loss = loss_,
@@ -651,6 +661,7 @@ void Training::show() {
              .unit = &p_.unit,
              .gradient_norm = norm_,
              .learning_rate = rate_,
+             .perplexity = predicts_tokens(p_.run),
              .tokens_per_second = speed_,
              .seconds_left = std::max(0.0, std::min(left_by_steps, left_by_time)),
              .peak_bytes = std::max(fullest_, at_.peak.total())},
@@ -724,8 +735,13 @@ void Training::validate() {
   Members figures;
   {
     const WeightAverage::Instead instead(p_.average);
+    if (p_.is_first() && (at_.step > 0 || p_.started)) write_sample();
     std::optional<DividedScoring> divided;
     if (p_.shared) divided.emplace(p_.shared->ranks, p_.shared->sequence);
+    const Evaluating evaluating(c_.eval_tokens, [this](int64_t done, int64_t all) {
+      log_.show_line(fmt::format("step {}: validation {} %", at_.step,
+                                 100 * done / std::max<int64_t>(all, 1)));
+    });
     if (c_.best_by.empty()) {
       valid_ = p_.data->bits("valid");
     } else {
@@ -747,6 +763,7 @@ void Training::validate() {
   }
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
     Members row{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
+    if (predicts_tokens(p_.run)) row.emplace_back("valid_perplexity", p_.unit.perplexity(valid_));
     if (!c_.best_by.empty()) row.emplace_back("score", score);
     for (const JsonMember& m : figures) {
       if (m.value.is_number()) row.emplace_back("valid_" + m.name, m.value);
@@ -756,11 +773,51 @@ void Training::validate() {
   }
   const std::string by =
       c_.best_by.empty() ? "" : fmt::format(", {} {:.4f}", c_.best_by, std::abs(score));
-  log_.say(fmt::format("step {}: {:.4f} bits per {}{} on {} {} of validation", at_.step, valid_,
-                       p_.unit.name, by, to_validate_, p_.data->items()));
+  log_.say(fmt::format("step {}: {}{} on {}", at_.step, figure(valid_), by, scored()));
   require_finite_loss();
   if (c_.keep_best && best_.step == at_.step) save();
   see_patience();
+}
+
+std::string Training::figure(double valid) const {
+  std::string text = fmt::format("{:.4f} bits per {}", valid, p_.unit.name);
+  if (predicts_tokens(p_.run)) {
+    text += fmt::format(" (perplexity {:.4g}{})", p_.unit.perplexity(valid),
+                        p_.unit.per_target != 1 ? " per token" : "");
+  }
+  return text;
+}
+
+std::string Training::scored() const {
+  const std::string all = fmt::format("{} {} of validation", to_validate_, p_.data->items());
+  return c_.eval_tokens == 0 ? all
+                             : fmt::format("a sample of {} tokens of {}", c_.eval_tokens, all);
+}
+
+// Written before the row of metrics.jsonl, so that a run which is killed in between writes it
+// again.
+void Training::write_sample() try {
+  const std::string text = sample_of(p_.run, *p_.data);
+  if (text.empty()) return;
+  make_folders(p_.run.out + "/samples", "samples");
+  replace_file(fmt::format("{}/samples/step-{:06}.txt", p_.run.out, at_.step), text, "samples");
+} catch (const Error& e) {
+  log_.say(fmt::format("no sample of step {}: {}", at_.step, e.what()));
+}
+
+void Training::look(bool last) {
+  constexpr double share = 0.05;  // of the time, at most, before the end
+  const double begin = now();
+  if (!p_.is_first() || (!last && begin - looked_ < looking_ / share)) return;
+  try {
+    draw_run(p_.run, *p_.data, p_.unit);
+  } catch (const Error& e) {
+    if (last) throw;
+    log_.say(fmt::format("no pictures of step {}: {}", at_.step, e.what()));
+  }
+  tracker_.reset_peak();
+  looked_ = now();
+  looking_ = looked_ - begin;
 }
 
 std::vector<int64_t> Training::spared() const {
@@ -860,6 +917,10 @@ void Training::finish_run() {
   log_.end_line();
   profile(true);
   if (stopped_) log_.say(fmt::format("stopped after step {}", at_.step));
+  if (c_.steps == 0 && !stopped_) {
+    const std::string rising = remark_on_warmup(c_, p_.schedule.start, at_.step);
+    if (!rising.empty()) log_.say(rising);
+  }
   log_step();
   save();
   if (stopped_ && valid_step_ != at_.step && to_validate_ > 0) {
@@ -874,15 +935,28 @@ void Training::finish_run() {
     if (p_.is_first()) checkpoints_.confirm(at_.step, spared());
   }
   if (!p_.is_first()) return;
-  if (at_.step > 0 || valid_step_ >= 0) draw_loss(p_.run, p_.unit);
-  draw_attention(p_.run, *p_.data);
-  draw_spans(p_.run, *p_.data);
-  draw_lifetimes(p_.run, *p_.data);
-  draw_living(p_.run);
+  look(true);
   Members figures = summary(p_.run, at_, valid_);
   const bool until = p_.until > 0 && at_.step >= p_.until && at_.step < c_.steps;
   if (stopped_ || until) figures.emplace_back("stopped", true);
-  finish(p_.run.out, figures);
+  const std::string line = write_summary(p_.run.out, figures);
+  for (const std::string& text : p_.json ? std::vector{line} : outcome()) std::puts(text.c_str());
+  std::fflush(stdout);
+}
+
+std::vector<std::string> Training::outcome() const {
+  const double train = at_.train_bpb();
+  std::string losses = std::isfinite(train) ? "training " + figure(train) : "";
+  if (std::isfinite(valid_)) {
+    losses += fmt::format("{}validation {}", losses.empty() ? "" : ", ", figure(valid_));
+    if (best_.step >= 0 && best_.step != at_.step && c_.best_by.empty()) {
+      losses += fmt::format(", at best {:.4f} at step {}", best_.score, best_.step);
+    }
+  }
+  return {fmt::format("{}: {} steps, {} tokens in {} ({:.0f} tokens/s), peak memory {}",
+                      c_.model_name, at_.step, at_.tokens, format_seconds(at_.seconds), speed_,
+                      format_bytes(std::max(fullest_, at_.peak.total()))),
+          fmt::format("{}{}the run is in {}", losses, losses.empty() ? "" : "; ", p_.run.out)};
 }
 
 }  // namespace longspan

@@ -61,6 +61,7 @@ struct Prepared {
   TrainingRun run;
   std::unique_ptr<TaskData> data;
   std::optional<ProfiledSteps> profiled;   ///< --profile
+  bool json = false;                       ///< --json
   int64_t until = 0;                       ///< --until; 0: not given
   std::unique_ptr<SharedTraining> shared;  ///< with several processes; before the optimizer
   TensorList state;                        ///< of the model: parameters and buffers
@@ -123,6 +124,16 @@ class Training {
   std::optional<double> living_memories() const;
   void say_why_not_recorded();
   void validate();
+  /// Writes what the model writes now to samples/. What fails is said, and left out.
+  void write_sample();
+  /// Renews the pictures if that takes little time beside training, or at the end. What fails
+  /// before the end is said, and left out.
+  void look(bool last = false);
+  /// What validations are of, and their figures, for people.
+  std::string scored() const;
+  std::string figure(double valid) const;
+  /// The two lines that end a run.
+  std::vector<std::string> outcome() const;
   void require_finite_loss();
   /// Stops the run if its validations have not become better for too long, and says so.
   void see_patience();
@@ -149,7 +160,8 @@ class Training {
   LearningRate learning_rate_;
   MemoryTracker& tracker_;
   Position first_;
-  double begin_, paused_ = 0;  // seconds: start, and time spent outside of training steps
+  double begin_, paused_ = 0;        // seconds: start, and time spent outside of training steps
+  double looked_ = 0, looking_ = 0;  // when pictures were drawn last, and how long that took
   // Of the last step. norms_: of the named clip groups; norm_: of the default one.
   double loss_ = 0, norm_ = 0, rate_ = 0, speed_ = 0;
   int64_t fullest_ = 0;  // of several processes: bytes that one has needed so far

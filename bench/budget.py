@@ -40,9 +40,18 @@ def shape_flags(shape):
     return [word for name, value in shape.items() for word in (f"--{name}", str(value))]
 
 
+def process_bytes(program):
+    """What a budget has for the process itself."""
+    code, out, err = run([program, "memory", "--model", "transformer:tiny", "--json"])
+    if code != 0:
+        sys.exit(err)
+    return json.loads(out.splitlines()[0])["process"]
+
+
 def predictions(program, model, shape, budget):
-    """The rows of `longspan memory`, without chunks and with 16."""
+    """The rows of `longspan memory`, without chunks and with 16, for so many bytes of tensors."""
     rows = []
+    budget += process_bytes(program)
     for chunks in (1, 16):
         command = [program, "memory", *model, *shape_flags(shape), "--chunks", str(chunks)]
         code, out, err = run([*command, "--budget", str(budget), "--json"])
@@ -70,7 +79,7 @@ class Trainer:
             data = os.path.join(folder, "bytes")
             with open(data, "wb") as f:
                 f.write(random.Random(1).randbytes(1 << 22))
-            command = [self.program, "train", *model, *flags, *more, "--steps", str(self.steps)]
+            command = [self.program, "train", "--json", *model, *flags, *more, "--steps", str(self.steps)]
             return run([*command, "--data", f"bytes={data}", "--split", "100/0/0", "--out",
                         os.path.join(folder, "run")])
 
@@ -137,7 +146,7 @@ def main():
     options = parser.parse_args()
     if options.list:
         return print("\n".join(CASES))
-    options.budget = f"{options.gib}GiB"
+    options.budget = str(options.gib * GIB + process_bytes(options.program))
     trainer = Trainer(options.program, options.steps, options.gib * GIB)
     there = set()
     if os.path.exists(options.out):

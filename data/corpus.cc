@@ -283,6 +283,18 @@ EvaluationSegments::EvaluationSegments(CorpusPart part, int64_t batch, int64_t l
   rest_ = part_.size() % length;
 }
 
+EvaluationSegments::EvaluationSegments(CorpusPart part, int64_t batch, int64_t length,
+                                       const BatchOptions& options, std::vector<int64_t> segments)
+    : EvaluationSegments(std::move(part), batch, length, options) {
+  for (const int64_t s : segments) {
+    require(s >= 0 && s < full_segments_, "data", "segment {} of {}", s, full_segments_);
+  }
+  chosen_ = std::move(segments);
+  full_segments_ = std::ssize(chosen_);
+  full_batches_ = (full_segments_ + batch - 1) / batch;
+  rest_ = 0;
+}
+
 Batch EvaluationSegments::operator[](int64_t i) const {
   require(i >= 0 && i < size(), "data", "batch {} of {}", i, size());
   const int64_t first = std::min(i * batch_, full_segments_);
@@ -293,7 +305,7 @@ Batch EvaluationSegments::operator[](int64_t i) const {
   const int64_t shift = options_.objective == Objective::next_token ? 1 : 0;
   Rows rows(count, i < full_batches_ ? length_ : rest_);
   for (int64_t b = 0; b < count; ++b) {
-    const int64_t segment = first + b;
+    const int64_t segment = chosen_.empty() ? first + b : chosen_[static_cast<size_t>(first + b)];
     fill(rows, b, part_, segment * length_ - shift, options_,
          masks.fork(static_cast<uint64_t>(segment)));
   }

@@ -183,6 +183,10 @@ class EvaluationSegments {
   /// Throws ValueError if batch or length is below 1. An empty split has no batches.
   EvaluationSegments(CorpusPart part, int64_t batch, int64_t length,
                      const BatchOptions& options = {});
+  /// Of these segments of L bytes alone, which are counted from 0: a sample of the split. Throws
+  /// ValueError if there is no such segment.
+  EvaluationSegments(CorpusPart part, int64_t batch, int64_t length, const BatchOptions& options,
+                     std::vector<int64_t> segments);
 
   /// Number of batches.
   int64_t size() const { return full_batches_ + (rest_ > 0 ? 1 : 0); }
@@ -195,6 +199,7 @@ class EvaluationSegments {
   CorpusPart part_;
   int64_t batch_, length_, full_segments_, full_batches_, rest_;
   BatchOptions options_;
+  std::vector<int64_t> chosen_;  // empty: all
 };
 
 }  // namespace longspan

@@ -114,6 +114,7 @@ EvaluationStreams::EvaluationStreams(CorpusPart part, int64_t streams, int64_t l
       streams_(streams),
       length_(length),
       warm_up_(warm_up),
+      most_((part_.size() + streams - 1) / std::max<int64_t>(streams, 1)),
       device_(device) {
   require_sizes(streams, length);
   require(warm_up >= 0, "warm-up", "got {}; expected 0 or more", warm_up);
@@ -121,20 +122,19 @@ EvaluationStreams::EvaluationStreams(CorpusPart part, int64_t streams, int64_t l
 
 int64_t EvaluationStreams::size() const {
   if (part_.size() == 0) return 0;
-  const int64_t own = (part_.size() + all_ - 1) / all_;
-  return (own + (all_ > 1 ? warm_up_ : 0) + length_ - 1) / length_;
+  return (most_ + (all_ > 1 ? warm_up_ : 0) + length_ - 1) / length_;
 }
 
 Batch EvaluationStreams::operator[](int64_t i) const {
   require(i >= 0 && i < size(), "data", "batch {} of {}", i, size());
   const int64_t own = (part_.size() + all_ - 1) / all_;
-  const int64_t most = own + (all_ > 1 ? warm_up_ : 0);
+  const int64_t most = most_ + (all_ > 1 ? warm_up_ : 0);
   const int64_t count = std::min(length_, most - i * length_);
   std::vector<int32_t> tokens, targets;
   for (int64_t s = first_; s < first_ + streams_; ++s) {
     // Target j of the split is predicted from token j - 1. A stream reads from `from` on.
     const int64_t begin = std::min(s * own, part_.size());
-    const int64_t end = std::min(begin + own, part_.size());
+    const int64_t end = std::min(begin + most_, part_.size());
     const int64_t from = std::max<int64_t>(begin - warm_up_, 0);
     for (int64_t j = from + i * length_; j < from + i * length_ + count; ++j) {
       tokens.push_back(j < end ? token_at(part_, j - 1) : 0);
@@ -150,6 +150,13 @@ EvaluationStreams EvaluationStreams::some(int64_t first, int64_t count) const {
   EvaluationStreams part = *this;
   part.first_ = first_ + first;
   part.streams_ = count;
+  return part;
+}
+
+EvaluationStreams EvaluationStreams::shortened(int64_t tokens) const {
+  require(tokens >= 1, "data", "streams of {} tokens; expected 1 or more", tokens);
+  EvaluationStreams part = *this;
+  part.most_ = std::min(most_, tokens);
   return part;
 }
 

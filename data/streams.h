@@ -99,6 +99,8 @@ class EvaluationStreams {
   Batch operator[](int64_t i) const;
   /// Returns the batches of `count` of these streams, from stream `first` on, alone.
   EvaluationStreams some(int64_t first, int64_t count) const;
+  /// Returns streams that end after `tokens` of their own, at most: a sample of the split.
+  EvaluationStreams shortened(int64_t tokens) const;
   int64_t streams() const { return streams_; }
   int64_t warm_up() const { return warm_up_; }
 
@@ -106,6 +108,7 @@ class EvaluationStreams {
   CorpusPart part_;
   int64_t all_, first_ = 0;  // the number of streams, the first of those of this object
   int64_t streams_, length_, warm_up_;
+  int64_t most_;  // tokens that a stream ends after; by default all of its own
   Device device_;
 };
 

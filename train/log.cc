@@ -108,6 +108,7 @@ std::string to_string(const Progress& p) {
     out += fmt::format("  {} {:.4f}", tokens ? "loss/token" : "loss", p.loss);
   if (p.unit != nullptr && !std::isnan(p.unit->bits(p.loss))) {
     out += fmt::format("  {} {:.3f}", p.unit->label(), p.unit->bits(p.loss));
+    if (p.perplexity) out += fmt::format("  ppl {:.4g}", std::exp(p.loss));
   }
   for (const auto& [name, value] : p.auxiliary) out += fmt::format("  {} {:.1e}", name, value);
   if (p.gradient_norm >= 0) out += fmt::format("  norm {:.2f}", p.gradient_norm);
@@ -149,6 +150,7 @@ Log::Log(const std::string& run, const LogOptions& options) : run_(run), options
   metrics_ = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   require<IoError>(static_cast<bool>(metrics_), "log", "cannot write {}: {}", path, error_text());
   terminal_ = options.status != nullptr && isatty(fileno(options.status)) == 1;
+  if (options.tensorboard) events_.emplace(run + "/tensorboard", options.resume_step);
 }
 
 Log::~Log() { end_line(); }
@@ -165,15 +167,20 @@ void Log::row(int64_t step, const Members& figures) {
   const std::string line = to_string(Json(std::move(all))) + "\n";
   write_exactly(metrics_, run_ + "/metrics.jsonl", "log", line.data(),
                 static_cast<int64_t>(line.size()));
+  if (events_) events_->add(step, figures);
 }
 
 void Log::show(const Progress& progress, bool last) {
+  if (options_.status != nullptr) show_line(to_string(progress), last);
+}
+
+void Log::show_line(const std::string& line, bool last) {
   if (options_.status == nullptr) return;
   const double wait = terminal_ ? 0.1 : options_.plain_seconds;
   if (!last && shown_ && seconds_since(last_) < wait) return;
   shown_ = true;
   last_ = Clock::now();
-  line_ = to_string(progress);
+  line_ = line;
   if (terminal_) {
     draw();
     if (last) end_line();

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "data/io/files.h"
 #include "data/io/json.h"
 #include "train/config.h"
+#include "train/event_file.h"
 #include "train/loss_unit.h"
 
 namespace longspan {
@@ -49,6 +51,7 @@ struct Progress {
   const LossUnit* unit = nullptr;  ///< unit in which the loss is also shown; null: only nats
   double gradient_norm = -1;
   double learning_rate = -1;
+  bool perplexity = false;  ///< whether e^loss is shown, the perplexity of a target
   double tokens_per_second = -1;
   double seconds_left = -1;
   int64_t peak_bytes = -1;
@@ -72,6 +75,7 @@ struct LogOptions {
   std::FILE* status = stderr;  ///< null: no status line
   double plain_seconds = 10;   ///< between status lines if `status` is not a terminal
   bool silent = false;         ///< writes nothing at all: another process does
+  bool tensorboard = false;    ///< also writes the rows to RUN/tensorboard (EventFile)
 };
 
 /// Writes a run's folder for the training loop: RUN/config.toml, RUN/metrics.jsonl, and the status
@@ -95,6 +99,8 @@ class Log {
   /// line, at most every `plain_seconds`. The first call and calls with `last` always print; the
   /// line of the latter stays.
   void show(const Progress& progress, bool last = false);
+  /// The same of any text.
+  void show_line(const std::string& line, bool last = false);
   /// Prints a line in place of the status line, which the next call of show() draws again.
   void say(std::string_view text);
   /// Lets the status line stay as it is: what follows begins on a new line.
@@ -109,6 +115,7 @@ class Log {
   std::string run_;
   LogOptions options_;
   File metrics_;
+  std::optional<EventFile> events_;
   bool terminal_ = false, drawn_ = false, shown_ = false;
   std::string line_;
   std::chrono::steady_clock::time_point last_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <numbers>
 #include <string>
 
@@ -14,6 +15,8 @@ struct LossUnit {
 
   /// Converts a mean over targets, in nats, to bits per unit.
   double bits(double nats) const { return nats / std::numbers::ln2 / per_target; }
+  /// Returns the perplexity of a target that these bits per unit mean: 2^(bits of a target).
+  double perplexity(double bits_per_unit) const { return std::exp2(bits_per_unit * per_target); }
   /// Returns the label of such a figure: "bpb", or "bits/base".
   std::string label() const { return name == "byte" ? "bpb" : "bits/" + name; }
   friend bool operator==(const LossUnit&, const LossUnit&) = default;

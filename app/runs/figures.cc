@@ -74,7 +74,7 @@ void read_curves(RunFigures& run) {
 
 }  // namespace
 
-double RunFigures::perplexity() const { return std::exp2(valid * unit.per_target); }
+double RunFigures::perplexity() const { return unit.perplexity(valid); }
 
 RunFigures figures_of(const std::string& folder) {
   RunFigures run;

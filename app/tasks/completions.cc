@@ -140,7 +140,7 @@ TaskData::Evaluation CompletionData::evaluate(const std::string& part) const {
   const NoGrad off;
   std::vector<Row> rows;
   std::vector<size_t> of;  // the text of each row
-  const std::vector<CompletionExample>& texts = rows_[part_index(part)];
+  const EvaluatedRows<CompletionExample> texts(rows_[part_index(part)], run_.config.length);
   for (size_t i = 0; i < texts.size(); ++i) {
     Row row = row_of(texts[i]);
     if (row.targets() == 0) continue;
@@ -173,6 +173,13 @@ TaskData::Evaluation CompletionData::evaluate(const std::string& part) const {
   add_scores(r, {{"perplexity", std::exp(all.mean())}});
   misses.report(r);
   return {all.bits(), r};
+}
+
+std::string CompletionData::decoded(std::span<const int32_t> ids) const {
+  std::vector<int32_t> text;
+  std::copy_if(ids.begin(), ids.end(), std::back_inserter(text),
+               [&](int32_t id) { return id < maker_.tokenizer().vocabulary() && id != end_; });
+  return maker_.tokenizer().decode(text);
 }
 
 std::vector<int32_t> CompletionData::first_tokens(int64_t count) const {

@@ -50,6 +50,7 @@ class CompletionData final : public TaskData {
   /// Reports the perplexity of what is trained on, and the texts that were furthest off.
   Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
+  std::string decoded(std::span<const int32_t> ids) const override;
 
  private:
   /// The tokens of a text and its end; those from `begin` on are trained on.

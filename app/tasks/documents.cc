@@ -312,10 +312,13 @@ void DocumentData::each_masked(const std::string& part,
                                const std::function<void(const MaskedDocuments&)>& visit) const {
   const Generator masks = Generator{run_.config.seed}.fork("masks").fork(part);
   const int64_t count = size(part);
-  for (int64_t i = 0; i < count; ++i) {
+  const EvaluatedItems items(count, run_.config.length);
+  for (int64_t k = 0; k < items.size(); ++k) {
+    const int64_t i = items[k];
     const Generator own = masks.fork(static_cast<uint64_t>(i));
     const int64_t step = count > 1 ? 1 + Draws(own.fork("other")).below(count - 1) : 0;
     visit(mask_sentences(item(part, i), item(part, (i + step) % count), masking(), own));
+    Evaluating::see(k + 1, items.size());
   }
 }
 
@@ -375,8 +378,11 @@ std::vector<int32_t> DocumentData::first_tokens(int64_t count) const {
 DocumentData::Labelled DocumentData::label(const std::string& part) const {
   Labelled all;
   const bool whole = !task_;
-  const int64_t count = whole ? std::ssize(whole_[part_index(part)]) : size(part);
-  for (int64_t i = 0; i < count; ++i) {
+  const EvaluatedItems items(whole ? std::ssize(whole_[part_index(part)]) : size(part),
+                             run_.config.length);
+  for (int64_t at = 0; at < items.size(); ++at) {
+    const int64_t i = items[at];
+    Evaluating::see(at, items.size());
     const TokenDocument document =
         whole ? whole_[part_index(part)][static_cast<size_t>(i)] : item(part, i);
     if (document.labels.empty()) continue;
@@ -394,7 +400,9 @@ ExtractScores DocumentData::extract_scores(const std::string& part) const {
   const DocumentOptions& e = options_;
   const size_t which = part_index(part);
   ExtractScores scores;
-  for (size_t i = 0; i < texts_[which].size(); ++i) {
+  const EvaluatedItems items(std::ssize(texts_[which]), run_.config.length);
+  for (int64_t k = 0; k < items.size(); ++k) {
+    const auto i = static_cast<size_t>(items[k]);
     const Document& text = texts_[which][i];
     if (text.summary.empty()) continue;
     const std::vector<double> p = sentence_scores(model_, whole_[which][i], e.chunk);

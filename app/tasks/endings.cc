@@ -171,13 +171,15 @@ TaskData::Forward EndingData::forward(int64_t i, const SegmentMemory& /*memory*/
 
 TaskData::Evaluation EndingData::evaluate(const std::string& part) const {
   const NoGrad off;
-  const std::vector<ChoiceExample>& examples = rows_[part_index(part)];
+  const EvaluatedRows<ChoiceExample> examples(rows_[part_index(part)], run_.config.length);
   if (examples.empty()) return {std::nan(""), {}};
   Misses misses;
   Report r;
   r.rows.push_back({"sent1", "sent2", "label", "predicted", "probability", "loss"});
   double nats = 0, right = 0;
-  for (const ChoiceExample& e : examples) {
+  for (size_t i = 0; i < examples.size(); ++i) {
+    Evaluating::see(static_cast<int64_t>(i), std::ssize(examples));
+    const ChoiceExample& e = examples[i];
     const std::vector<float> z = scores_of(e);
     const size_t best = best_of(z);
     const double own = nats_of(z, e.answer);

@@ -223,7 +223,8 @@ LabelScores LabelData::scores(const std::string& part) const {
   const NoGrad off;
   const size_t which = part_index(part);
   const int64_t answers = source_->answers();
-  const auto all = static_cast<double>(size(part) * answers);
+  const EvaluatedItems items(size(part), run_.config.length);
+  const auto all = static_cast<double>(items.size() * answers);
   LabelScores s;
   RocAreas areas(answers);
   BinaryCounts counts;
@@ -239,7 +240,7 @@ LabelScores LabelData::scores(const std::string& part) const {
     areas.add(scores, labels);
   };
   visit_alike(
-      size(part), run_.config.batch, [&](int64_t i) { return source_->sample(which, i); },
+      items.size(), run_.config.batch, [&](int64_t i) { return source_->sample(which, items[i]); },
       [](const Sample& sample) { return sample.tokens.size(); }, add);
   s.accuracy = counts.accuracy();
   s.f1 = counts.overlap().f1();

@@ -199,10 +199,11 @@ TaskData::Forward PairData::forward(int64_t i, const SegmentMemory& /*memory*/, 
 }
 
 double PairData::bits(const std::string& part) const {
-  const std::vector<SequencePair> all = pairs(part);
+  const std::vector<SequencePair> made = pairs(part);
+  const EvaluatedRows<SequencePair> all(made, run_.config.length);
   ScoreSum sum;
   double bytes = 0;
-  for (const SequencePair& pair : all) bytes += static_cast<double>(pair.bytes);
+  for (size_t i = 0; i < all.size(); ++i) bytes += static_cast<double>(all[i].bytes);
   const auto add = [&](const std::vector<const SequencePair*>& rows) {
     sum.add([&] {
       const SequenceBatch b = stack(rows, ids_, run_.device);

@@ -353,8 +353,10 @@ double SpanData::bits(const std::string& part) const {
   const NoGrad off;
   const size_t which = part_index(part);
   Score total;
-  for (const Item& item : items_[which]) {
-    const Rows rows = stacked({window(item, which)});
+  const EvaluatedRows<Item> items(items_[which], run_.config.length);
+  for (size_t i = 0; i < items.size(); ++i) {
+    Evaluating::see(static_cast<int64_t>(i), std::ssize(items));
+    const Rows rows = stacked({window(items[i], which)});
     if (rows.answered == 0) continue;
     total += score_of(rows, spans(rows, Pass{}));
   }
@@ -367,10 +369,14 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
   struct Said {
     double score = -HUGE_VAL;
     std::string text;
+    bool asked = false;  // else no document of it is in the sample
   };
   std::vector<Said> best(questions_[which].size());
   Score total;
-  for (const Item& item : items_[which]) {
+  const EvaluatedRows<Item> items(items_[which], run_.config.length);
+  for (size_t i = 0; i < items.size(); ++i) {
+    Evaluating::see(static_cast<int64_t>(i), std::ssize(items));
+    const Item& item = items[i];
     const Window w = window(item, which);
     const Rows rows = stacked({w});
     const SpanLogits z = spans(rows, Pass{});
@@ -379,14 +385,16 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
     const BestSpan span = best_span(windows, w.pieces, score_rows(cast(z.start, DType::f32)),
                                     score_rows(cast(z.end, DType::f32)), options_.longest);
     Said& said = best[item.question];
+    said.asked = true;
     if (span.window < 0 || span.score <= said.score) continue;
-    said = {span.score, w.text.substr(static_cast<size_t>(span.begin),
-                                      static_cast<size_t>(span.end - span.begin))};
+    said.score = span.score;
+    said.text =
+        w.text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
   }
   Scores s{.bits = bits_of(total)};
   for (size_t q = 0; q < best.size(); ++q) {
     const std::vector<std::string>& right = questions_[which][q].aliases;
-    if (right.empty()) continue;
+    if (right.empty() || (!best[q].asked && Evaluating::tokens() > 0)) continue;
     ++s.questions;
     s.exact += answer_matches(best[q].text, right) ? 1 : 0;
     s.f1 += answer_overlap(best[q].text, right).f1();

@@ -185,8 +185,9 @@ std::vector<Sample> SampleData::samples(const std::string& part, int64_t first,
 
 void SampleData::each(const std::string& part,
                       const std::function<void(const std::vector<Sample>&)>& visit) const {
+  const EvaluatedItems items(size(part), run_.config.length);
   visit_alike(
-      size(part), run_.config.batch, [&](int64_t i) { return samples(part, i, 1)[0]; },
+      items.size(), run_.config.batch, [&](int64_t i) { return samples(part, items[i], 1)[0]; },
       [](const Sample& s) { return s.tokens.size(); }, visit);
 }
 

@@ -215,6 +215,7 @@ std::vector<AnswerData::WindowScores> AnswerData::scores_of(
     for (size_t w = 0; w < rows[q].windows.size(); ++w) items.push_back({q, w});
   }
   std::vector<WindowScores> all(rows.size());
+  const Evaluating silent(Evaluating::tokens());  // evaluate() says how far it is
   size_t at = 0;
   visit_alike(
       std::ssize(items), std::max<int64_t>(run_.config.batch, 1),
@@ -245,7 +246,7 @@ FoundAnswer AnswerData::found(const Question& question, const QuestionRow& row,
 
 TaskData::Evaluation AnswerData::evaluate(const std::string& part) const {
   const NoGrad off;
-  const std::vector<LabelledQuestion>& questions = questions_[part_index(part)];
+  const EvaluatedRows<LabelledQuestion> questions(questions_[part_index(part)], run_.config.length);
   if (questions.empty()) return {std::nan(""), {}};
   SquadScores scores;
   Misses misses;
@@ -254,13 +255,13 @@ TaskData::Evaluation AnswerData::evaluate(const std::string& part) const {
   double nats = 0;
   int64_t windows = 0;
   for (size_t begin = 0; begin < questions.size(); begin += together) {
-    const auto some =
-        std::span(questions).subspan(begin, std::min(together, questions.size() - begin));
+    Evaluating::see(static_cast<int64_t>(begin), std::ssize(questions));
+    const size_t end = std::min(begin + together, questions.size());
     std::vector<QuestionRow> rows;
-    for (const LabelledQuestion& q : some) rows.push_back(row_of(q.question));
+    for (size_t i = begin; i < end; ++i) rows.push_back(row_of(questions[i].question));
     const std::vector<WindowScores> all = scores_of(rows);
-    for (size_t i = 0; i < some.size(); ++i) {
-      const LabelledQuestion& q = some[i];
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const LabelledQuestion& q = questions[begin + i];
       const FoundAnswer answer = found(q.question, rows[i], all[i]);
       const AnswerCandidate* best = best_text(answer);
       const AnswerCandidate* chosen = chosen_of(answer);

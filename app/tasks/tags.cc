@@ -269,7 +269,7 @@ std::vector<TaskData::Prediction> TagData::predict(std::span<const std::string> 
 
 TaskData::Evaluation TagData::evaluate(const std::string& part) const {
   const NoGrad off;
-  const std::vector<TaggedWords>& sentences = rows_[part_index(part)];
+  const EvaluatedRows<TaggedWords> sentences(rows_[part_index(part)], run_.config.length);
   if (sentences.empty()) return {std::nan(""), {}};
   const std::vector<std::string>& names = task_.options().labels;
   const size_t width = names.size();

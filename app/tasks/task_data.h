@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "app/run.h"
+#include "app/tasks/evaluating.h"
 #include "app/tasks/task.h"
 #include "data/sample_task.h"
 #include "data/streams.h"
@@ -65,7 +66,7 @@ EncoderInputs synthetic_inputs(const SyntheticStep& step, bool takes_global);
 
 /// Calls visit(items) for `count` items that get(i) makes, some neighbours at a time: at most
 /// `most`, and of one length(item). Padding may change which blocks or buckets a model makes of a
-/// sequence, and a score must not depend on what its samples are read beside.
+/// sequence, and a score must not depend on what its samples are read beside. Tells Evaluating.
 void visit_alike(int64_t count, int64_t most, const auto& get, const auto& length,
                  const auto& visit) {
   std::vector<std::remove_cvref_t<decltype(get(int64_t{0}))>> some;
@@ -73,11 +74,13 @@ void visit_alike(int64_t count, int64_t most, const auto& get, const auto& lengt
     auto next = get(i);
     if (!some.empty() && (std::ssize(some) == most || length(next) != length(some[0]))) {
       visit(some);
+      Evaluating::see(i, count);
       some.clear();
     }
     some.push_back(std::move(next));
   }
   if (!some.empty()) visit(some);
+  Evaluating::see(count, count);
 }
 
 /// The data of a run: training and evaluation of a model with its objective.
@@ -178,6 +181,10 @@ class TaskData {
   virtual std::vector<std::string> answer(const std::string& text, const BeamSearch& search) const;
   /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.
   virtual std::vector<int32_t> first_tokens(int64_t count) const = 0;
+  /// Returns the text of tokens; empty if the tokens of the task stand for none.
+  virtual std::string decoded(std::span<const int32_t> /*ids*/) const { return {}; }
+  /// Returns the token that hides another; -1: there is none.
+  virtual int32_t mask_token() const { return -1; }
 };
 
 /// Opens the data of a run's task; throws as Task::open().

@@ -105,7 +105,8 @@ BatchOptions TextData::options() const {
       .objective = run_.model->objective(), .seed = run_.config.seed, .device = run_.device};
   if (options.objective != Objective::masked_token) return options;
   const int32_t mask = corpus_.tokenizer ? corpus_.tokenizer->special().mask : -1;
-  options.mask_token = mask >= 0 ? mask : std::max(mask_token(*run_.model), corpus_.vocabulary);
+  options.mask_token =
+      mask >= 0 ? mask : std::max(longspan::mask_token(*run_.model), corpus_.vocabulary);
   if (whole_words_) options.words = corpus_.words;
   return options;
 }
@@ -169,7 +170,7 @@ TaskData::Evaluation TextData::evaluate(const std::string& name) const {
   if (corpus_.kind != DataKind::fasta || streams()) return result;
   const NoGrad off;
   Answers all;
-  const EvaluationSegments segments(corpus_.part(name), together(), run_.config.length, options());
+  const EvaluationSegments segments = segments_of(corpus_.part(name));
   for (int64_t i = 0; i < segments.size(); ++i) {
     const Batch b = segments[i];
     all += count_right(run_.model->logits(b.tokens, Pass{}), b.targets);
@@ -182,15 +183,35 @@ TaskData::Evaluation TextData::evaluate(const std::string& name) const {
 
 double TextData::bits(const std::string& name) const {
   const CorpusPart& part = corpus_.part(name);
-  const auto all = [&] {
-    return score_all(*run_.model,
-                     EvaluationSegments(part, together(), run_.config.length, options()));
-  };
-  const Score total = streams() ? score_streams(part) : all();
+  const Score total = streams() ? score_streams(part) : score_segments(part);
   if (total.count == 0) return std::nan("");
-  const bool symbols = all_are_targets() && part.symbols > 0;
-  const auto per = static_cast<double>(symbols ? part.symbols : total.count);
-  return total.bits() * static_cast<double>(total.count) / per;
+  if (!all_are_targets() || part.symbols <= 0) return total.bits();
+  // Tokens of a sample stand for as many symbols as those of the split do on average.
+  const auto read = static_cast<double>(total.count), all = static_cast<double>(part.size()),
+             symbols = static_cast<double>(part.symbols);
+  return total.bits() * read / (total.count == part.size() ? symbols : symbols * read / all);
+}
+
+EvaluationSegments TextData::segments_of(const CorpusPart& part) const {
+  const int64_t length = run_.config.length;
+  const EvaluatedItems items(part.size() / length, length);
+  if (!items.is_sample()) return {part, together(), length, options()};
+  std::vector<int64_t> segments;
+  for (int64_t i = 0; i < items.size(); ++i) segments.push_back(items[i]);
+  return {part, together(), length, options(), std::move(segments)};
+}
+
+Score TextData::score_segments(const CorpusPart& part) const {
+  const EvaluationSegments batches = segments_of(part);
+  ScoreSum all;
+  for (int64_t i = 0; i < batches.size(); ++i) {
+    all.add([&] {
+      const Batch batch = batches[i];
+      return score(*run_.model, batch.tokens, batch.targets);
+    });
+    Evaluating::see(i + 1, batches.size());
+  }
+  return all.total();
 }
 
 /// As many streams that what they read beforehand is little beside what they score. Their number is
@@ -205,11 +226,22 @@ EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
 // All processes score all streams: there are few, so that others would wait for one as long as it
 // takes.
 Score TextData::score_streams(const CorpusPart& part) const {
-  const EvaluationStreams batches = evaluation_streams(part);
+  EvaluationStreams batches = evaluation_streams(part);
+  if (const int64_t tokens = Evaluating::tokens(); tokens > 0) {
+    batches = batches.shortened(std::max<int64_t>(tokens / batches.streams(), 1));
+  }
   Score all;
+  int64_t done = 0;
+  const int64_t turns = (batches.streams() + together() - 1) / together();
   for (int64_t first = 0; first < batches.streams(); first += together()) {
     const int64_t count = std::min(together(), batches.streams() - first);
-    all += longspan::score_streams(*run_.model, batches.some(first, count), count);
+    const EvaluationStreams some = batches.some(first, count);
+    SegmentMemory memory = scoring_memory(*run_.model, count);
+    for (int64_t i = 0; i < some.size(); ++i) {
+      const Batch batch = some[i];
+      all += score(*run_.model, batch.tokens, batch.targets, memory);
+      Evaluating::see(++done, turns * some.size());
+    }
   }
   return all;
 }
@@ -235,6 +267,15 @@ std::optional<double> TextData::sliding_bits(const std::string& name, int64_t st
                                     run_.config.length, stride, together());
   const double symbols = static_cast<double>(part.symbols > 0 ? part.symbols : part.size());
   return score.bits() * static_cast<double>(score.count) / symbols;
+}
+
+std::string TextData::decoded(std::span<const int32_t> ids) const {
+  if (!corpus_.tokenizer) return {};
+  const int64_t known = corpus_.tokenizer->vocabulary();
+  std::vector<int32_t> text;
+  std::copy_if(ids.begin(), ids.end(), std::back_inserter(text),
+               [&](int32_t id) { return id < known; });
+  return corpus_.tokenizer->decode(text);
 }
 
 std::vector<int32_t> TextData::first_tokens(int64_t count) const {

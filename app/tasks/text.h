@@ -82,6 +82,8 @@ class TextData final : public TaskData {
   std::string protocol(const std::string& part) const override;
   std::optional<double> sliding_bits(const std::string& part, int64_t stride) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
+  std::string decoded(std::span<const int32_t> ids) const override;
+  int32_t mask_token() const override { return options().mask_token; }
 
  private:
   BatchOptions options() const;
@@ -98,7 +100,10 @@ class TextData final : public TaskData {
   /// Their number belongs to the figure: it follows from the length and the split alone, never from
   /// the batch or from memory.
   EvaluationStreams evaluation_streams(const CorpusPart& part) const;
+  /// The segments of a split that are evaluated, or those of a sample (Evaluating).
+  EvaluationSegments segments_of(const CorpusPart& part) const;
   Score score_streams(const CorpusPart& part) const;
+  Score score_segments(const CorpusPart& part) const;
   /// Whether every token of a split is a target, so that bits are per symbol.
   bool all_are_targets() const { return run_.model->objective() == Objective::next_token; }
 

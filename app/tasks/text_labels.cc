@@ -308,7 +308,7 @@ std::vector<TaskData::Prediction> TextLabelData::predict(std::span<const std::st
 
 TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
   const NoGrad off;
-  const std::vector<LabelledText>& texts = rows_[part_index(part)];
+  const EvaluatedRows<LabelledText> texts(rows_[part_index(part)], run_.config.length);
   if (texts.empty()) return {std::nan(""), {}};
   const TextLabelOptions& o = task_.options();
   const bool number = task_.is_number();

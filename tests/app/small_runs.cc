@@ -2,6 +2,7 @@
 #include "app/make_config.h"
 
 #include <cmath>
+#include <optional>
 
 #include "app/tasks/pairs.h"
 #include "app/training.h"
@@ -85,9 +86,38 @@ Json texts_of(const TaskData& data) {
 
 }  // namespace
 
+namespace {
+
+/// A sample of the validation split: its bits, all figures, and how far it said it was.
+struct SampleFigures {
+  double bits = 0;
+  std::string figures;
+  std::vector<int64_t> done;
+};
+
+SampleFigures of_sample(const TaskData& data, int64_t tokens) {
+  SampleFigures found;
+  int64_t items = 0;
+  const Evaluating sample(tokens, [&](int64_t done, int64_t all) {
+    EXPECT_TRUE(done >= 0 && done <= all) << done << " of " << all;
+    EXPECT_TRUE(items == 0 || all == items) << "one count for one walk through the split";
+    if (done == 0 || (!found.done.empty() && done < found.done.back())) found.done.clear();
+    items = done == all ? 0 : all;
+    found.done.push_back(done);
+  });
+  found.bits = data.bits("valid");
+  const auto [again, report] = data.evaluate("valid");
+  EXPECT_NEAR(again, found.bits, 1e-12 * found.bits);
+  found.figures = to_string(Json(report.figures));
+  return found;
+}
+
+}  // namespace
+
 Members expect_figures_of_any_batch(const Settings& settings) {
   double bits = 0;
   Members figures;
+  std::optional<SampleFigures> first;
   for (const char* batch : {"1", "2", "3", "64"}) {
     SCOPED_TRACE(batch);
     Settings all = settings;
@@ -106,6 +136,18 @@ Members expect_figures_of_any_batch(const Settings& settings) {
     EXPECT_NEAR(found, bits, 1e-12 * bits);
     EXPECT_NEAR(data->bits("valid"), bits, 1e-12 * bits);
     EXPECT_EQ(to_string(Json(mine)), to_string(Json(figures)));
+
+    const SampleFigures whole = of_sample(*data, int64_t{1} << 40);
+    EXPECT_EQ(whole.bits, data->bits("valid"));
+    EXPECT_EQ(whole.figures, to_string(Json(report.figures)));
+    const SampleFigures some = of_sample(*data, 2 * run.config.length);
+    EXPECT_TRUE(std::isfinite(some.bits) || data->may_lack_targets());
+    EXPECT_FALSE(some.done.empty());
+    if (!first) first = some;
+    if (std::isfinite(some.bits)) {
+      EXPECT_NEAR(some.bits, first->bits, 1e-12 * first->bits);
+    }
+    EXPECT_EQ(some.figures, first->figures);
   }
   return figures;
 }

@@ -389,6 +389,30 @@ TEST_F(Batches, MaskedEvaluationDoesNotDependOnBatching) {
   EXPECT_EQ(scored(1), scored(100));
 }
 
+TEST_F(Batches, EvaluationOfChosenSegments) {
+  const CorpusPart bytes = part(150);
+  for (const Objective objective : {Objective::next_token, Objective::masked_token}) {
+    const BatchOptions options{.objective = objective};
+    const EvaluationSegments all(bytes, 1, 16, options);
+    for (const int64_t batch : {1, 2, 64}) {
+      const EvaluationSegments some(bytes, batch, 16, options, {1, 4, 8});
+      std::vector<int32_t> tokens, targets, right_tokens, right_targets;
+      const auto add = [](const Tensor& from, std::vector<int32_t>& to) {
+        for (const int32_t x : from.to_vector<int32_t>()) to.push_back(x);
+      };
+      for (int64_t i = 0; i < some.size(); ++i)
+        add(some[i].tokens, tokens), add(some[i].targets, targets);
+      for (const int64_t i : {1, 4, 8})
+        add(all[i].tokens, right_tokens), add(all[i].targets, right_targets);
+      EXPECT_EQ(tokens, right_tokens);
+      EXPECT_EQ(targets, right_targets);
+    }
+    EXPECT_THROW(EvaluationSegments(bytes, 1, 16, options, {9}), ValueError)
+        << "the rest is no segment";
+    EXPECT_THROW(EvaluationSegments(bytes, 1, 16, options, {-1}), ValueError);
+  }
+}
+
 TEST(Masking, HidesWholeWords) {
   const auto bytes = byte_tokenizer();
   const std::vector<WordRole> roles = bytes->word_roles();

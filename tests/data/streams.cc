@@ -141,6 +141,32 @@ TEST(EvaluationStreams, AreTheSameInGroups) {
   EXPECT_THROW(all.some(3, 3), ValueError);
 }
 
+// The first tokens of each stream count, each once, and what is read before them is the same.
+TEST(EvaluationStreams, EndEarlyInASample) {
+  for (const int64_t tokens : {1, 3, 4, 9, 100}) {
+    const EvaluationStreams all(part(40), 3, 4, 6);  // streams of 14, 14 and 12
+    const EvaluationStreams some = all.shortened(tokens);
+    std::vector<int32_t> counted, expected;
+    for (int64_t i = 0; i < some.size(); ++i) {
+      for (int64_t s = 0; s < 3; ++s) {
+        const std::vector<int32_t> read = row(some[i].tokens, s), targets = row(some[i].targets, s);
+        for (size_t k = 0; k < targets.size(); ++k) {
+          if (targets[k] == ignored_target) continue;
+          counted.push_back(targets[k]);
+          EXPECT_EQ(read[k], row(all[i].tokens, s)[k]);
+        }
+      }
+    }
+    for (int32_t s = 0; s < 3; ++s) {
+      const int32_t own = std::min<int32_t>(s == 2 ? 12 : 14, static_cast<int32_t>(tokens));
+      for (int32_t i = 0; i < own; ++i) expected.push_back(14 * s + i);
+    }
+    std::sort(counted.begin(), counted.end());
+    EXPECT_EQ(counted, expected) << tokens;
+  }
+  EXPECT_THROW(EvaluationStreams(part(40), 3, 4, 6).shortened(0), ValueError);
+}
+
 TEST(EvaluationStreams, ReadBeforeTheyCount) {
   const EvaluationStreams all(part(40), 2, 4, 6);
   const Batch first = all[0], second = all[1];

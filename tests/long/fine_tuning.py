@@ -91,7 +91,7 @@ def ours(program, folder, data, out, steps, seed):
         "--steps", steps, "--seed", seed, "--log-every", 1, "--out", out)
     rows = [json.loads(line) for line in open(out / "metrics.jsonl")]
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
-    return losses, json.loads(run(program, "eval", "--out", out).splitlines()[-1])["valid_accuracy"]
+    return losses, json.loads(run(program, "eval", "--json", "--out", out).splitlines()[-1])["valid_accuracy"]
 
 
 def theirs(orders, folder, parts, steps, seed):

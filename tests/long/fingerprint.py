@@ -206,9 +206,11 @@ class Runner:
             print(f"{name}: resumed {'equal' if same else 'DIFFERENT'} {self.checkpoint(out + '-parts', STEPS)[0]}")
         if "eval" in more:
             done = self.run("eval", "--out", out)
-            scored = [l for l in done.stdout.decode().splitlines() if l.startswith("{")]
+            evals = self.folder / out / "evals.jsonl"
+            scored = evals.read_text().splitlines() if evals.exists() else []
             figures = json.loads(scored[-1]) if scored else {}
-            kept = {k: v for k, v in sorted(figures.items()) if k.startswith("valid_")}
+            # Perplexity follows from bits, and earlier versions have none.
+            kept = {k: v for k, v in sorted(figures.items()) if k.startswith("valid_") and k != "valid_perplexity"}
             print(f"{name}: eval {done.returncode} {digest(json.dumps(kept).encode())} {kept.get('valid_bpb')}")
         if "generate" in more:
             if "wiki-leads" in arguments:

@@ -358,9 +358,9 @@ def compare(program, orders, work, kind, head):
         optimizer.zero_grad()
     run(program, "export", place / "run", "--out", place / "out")
     if head in ("summaries", "completions"):
-        figures = json.loads(run(program, "eval", "--out", place / "run").splitlines()[-1])
+        figures = json.loads(run(program, "eval", "--json", "--out", place / "run").splitlines()[-1])
     else:
-        figures = json.loads(run(program, "eval", "--out", place / "run", "--predictions", place / "p.csv").splitlines()[-1])
+        figures = json.loads(run(program, "eval", "--json", "--out", place / "run", "--predictions", place / "p.csv").splitlines()[-1])
         given = list(csv.DictReader(open(place / "p.csv", newline="")))
     trained = Theirs(place / "out", head)
     differences, count = 0, 0

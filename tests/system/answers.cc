@@ -244,7 +244,7 @@ TEST_F(Answers, AreWithinTheMemoryThatIsPlanned) {
               "motifs.nearest=20", "--steps", "2", "--out", folder / "run"},
              small);
   refused(joined(motifs, {"--budget", "1KiB"}), "the budget is 1.0 KiB");
-  const Outcome o = must(joined(motifs, {"--budget", "64MiB"}));
+  const Outcome o = must(joined(motifs, {"--budget", "112MiB"}));
   EXPECT_NE(o.err.find("--memory standard: a step needs "), std::string::npos) << o.err;
 }
 

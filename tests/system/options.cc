@@ -46,7 +46,7 @@ const std::vector<Row>& table() {
       {"--repetition-penalty", "1.5", "s", "ds", "-", "s"},
       {"--prompt", "x", "-", "d", "-", "-"},
       {"--prompts", "TEXT", "-", "d", "-", "-"},
-      {"--json", "", "-", "x", "-", "sh"},
+      {"--json", "", "desh", "x", "-", "sh"},
       {"--tokens", "3", "-", "d", "-", "-"},
       {"--temperature", "0.5", "-", "d", "-", "-"},
       {"--top-k", "3", "-", "d", "-", "-"},
@@ -93,6 +93,8 @@ const std::vector<Row>& table() {
       {"--patience", "1", "", "", "", ""},
       {"--log-every", "1", "", "", "", ""},
       {"--eval-every", "1", "", "", "", ""},
+      {"--eval-tokens", "9", "", "", "", ""},
+      {"--tensorboard", "", "", "", "", ""},
   };
   return rows;
 }

@@ -61,6 +61,11 @@ Program::Program(const Start& start)
   std::vector<std::string> words = start.launcher;
   words.emplace_back(start.with_device ? LONGSPAN_WITH_DEVICE : LONGSPAN_PROGRAM);
   words.insert(words.end(), start.arguments.begin(), start.arguments.end());
+  const std::string command = start.arguments.empty() ? "" : start.arguments[0];
+  const bool given = std::find(words.begin(), words.end(), "--json") != words.end();
+  if (start.json && !given && (command == "train" || command == "eval")) {
+    words.emplace_back("--json");
+  }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

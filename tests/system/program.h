@@ -31,6 +31,7 @@ struct Start {
   int64_t data_limit = -1;    ///< most bytes of private memory (RLIMIT_DATA)
   std::string folder = {};    ///< working folder; empty: that of the test
   std::string out = {};       ///< the file for standard output; empty: Outcome::out
+  bool json = true;           ///< whether train and eval get --json
   bool with_device = false;   ///< whether there is a device (harness/host_device.h)
   bool closed = false;        ///< whether standard input and output are closed
   std::vector<std::string> launcher = {};  ///< what starts it: a program with arguments

@@ -113,9 +113,10 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   const Json summary = parse_json(o.last_line());
   std::vector<std::string> keys;
   for (const JsonMember& m : summary.object()) keys.push_back(m.name);
-  EXPECT_EQ(keys, (std::vector<std::string>{"model", "parameters", "steps", "tokens", "unit",
-                                            "units_per_target", "train_bpb", "valid_bpb", "seconds",
-                                            "tokens_per_second", "peak_bytes"}));
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{
+                "model", "parameters", "steps", "tokens", "unit", "units_per_target", "train_bpb",
+                "valid_bpb", "valid_perplexity", "seconds", "tokens_per_second", "peak_bytes"}));
   EXPECT_EQ(summary["model"].string(), "local_transformer");
   EXPECT_GT(summary["parameters"].integer(), 0);
   EXPECT_EQ(summary["steps"].integer(), 20);

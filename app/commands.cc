@@ -86,6 +86,10 @@ const Flag flags[] = {
     {"--patience", "patience", "stop after so many validations without a better one; 0: never"},
     {"--log-every", "log_every", "steps between rows of metrics.jsonl"},
     {"--eval-every", "eval_every", "steps between validations; 0: only at the end"},
+    {.name = "--pictures",
+     .key = "pictures",
+     .help = "formats of pictures: png, svg or pdf, or several, as png,pdf",
+     .also = "format"},
 };
 
 const Flag beam_flags[] = {
@@ -226,6 +230,7 @@ constexpr Use uses[] = {
     {"patience", train},
     {"log_every", train},
     {"eval_every", train},
+    {"pictures", train | eval | draw},
     {"profiles.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     {"questions.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     // Training with and without labels may share a command line.

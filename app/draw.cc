@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -83,16 +84,20 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
 /// Draws what the checkpoint that a run has loaded computes.
 void draw_checkpoint(const TrainingRun& run) {
   const auto data = open_task_data(run);
+  const auto paths = [&](const char* name) {
+    return fmt::format("{}",
+                       fmt::join(run.config.pictures.paths(run.out + "/pictures/" + name), ", "));
+  };
   if (draw_attention(run, *data)) {
-    say(fmt::format("attention on the validation part: {}/pictures/attention.png", run.out));
+    say(fmt::format("attention on the validation part: {}", paths("attention")));
   }
   for (const std::string& line : used_keys(run, *data)) say(line);
   for (const std::string& line : reported(run, *data)) say(line);
   if (draw_spans(run, *data)) {
-    say(fmt::format("spans: {}/pictures/spans.png", run.out));
+    say(fmt::format("spans: {}", paths("spans")));
   }
   if (draw_lifetimes(run, *data)) {
-    say(fmt::format("lifetimes of memories: {}/pictures/lifetimes.png", run.out));
+    say(fmt::format("lifetimes of memories: {}", paths("lifetimes")));
   }
   draw_living(run);
 }
@@ -175,13 +180,14 @@ int draw_command(int argc, const char* const* argv) {
     }
   }
   make_folders(*out + "/pictures", "pictures");
-  const std::string path = *out + "/pictures/pattern.png";
+  const std::vector<std::string> paths = config.pictures.paths(*out + "/pictures/pattern");
   const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
-  picture.write(path,
+  picture.write(paths,
                 {fmt::format("pairs of {} in {} tokens", config.model_name, config.length),
-                 fmt::format("keys 0 to {} of every head{}", shape.columns - 1, grain), "queries"},
+                 fmt::format("keys 0 to {} of every head{}", shape.columns - 1, grain), "queries",
+                 "share of pairs"},
                 0.5);
-  say(fmt::format("pattern: {}", path));
+  say(fmt::format("pattern: {}", fmt::join(paths, ", ")));
   return 0;
 }
 

@@ -21,13 +21,14 @@ constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
 constexpr int64_t drawn_span_tokens = 48;
 constexpr int64_t lifetime_tokens = 4096, lifetime_rows = 40;
 
-std::string picture(const std::string& out, const char* name) {
-  make_folders(out + "/pictures", "pictures");
-  return out + "/pictures/" + name;
+/// Returns the paths of a picture of a run, one for each format.
+std::vector<std::string> pictures_of(const TrainingRun& run, const char* name) {
+  make_folders(run.out + "/pictures", "pictures");
+  return run.config.pictures.paths(run.out + "/pictures/" + name);
 }
 
 /// Draws a line from 0 for every head, and one across its layer for their mean.
-void draw_span_bars(const std::string& path, const std::string& title,
+void draw_span_bars(const std::vector<std::string>& paths, const std::string& title,
                     const std::vector<std::vector<double>>& layers) {
   LinePlot plot{.title = title, .x_label = "layer", .y_label = "tokens back", .whole_x = true};
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -44,7 +45,7 @@ void draw_span_bars(const std::string& path, const std::string& title,
                            .y = {mean, mean},
                            .colour = 1});
   }
-  write_line_plot(path, plot);
+  for (const std::string& path : paths) write_line_plot(path, plot);
 }
 
 /// Returns the kind of a byte as lifetimes.png tells them apart.
@@ -171,7 +172,8 @@ void PanelPicture::set(int64_t layer, int64_t head, int64_t row, int64_t column,
   values_[static_cast<size_t>(at)] = share;
 }
 
-void PanelPicture::write(const std::string& path, const Text& text, double exponent) const {
+void PanelPicture::write(const std::vector<std::string>& paths, const Text& text,
+                         double exponent) const {
   const auto labels = [this](const char* name, int64_t first, int64_t panels, int64_t size) {
     std::vector<std::string> v(static_cast<size_t>(begin(panels, size) - gap_));
     for (int64_t i = 0; i < panels; ++i) {
@@ -179,22 +181,29 @@ void PanelPicture::write(const std::string& path, const Text& text, double expon
     }
     return v;
   };
-  write_heat_map(path, {.title = text.title,
-                        .x_label = text.x_label,
-                        .y_label = text.y_label,
-                        .rows = begin(layers_, rows_) - gap_,
-                        .columns = begin(heads_, columns_) - gap_,
-                        .values = values_,
-                        .row_labels = labels("layer", first_layer_, layers_, rows_),
-                        .column_labels = labels("head", 0, heads_, columns_),
-                        .low = 0,
-                        .high = 1,
-                        .exponent = exponent});
+  const HeatMap map{.title = text.title,
+                    .x_label = text.x_label,
+                    .y_label = text.y_label,
+                    .value_label = text.value_label,
+                    .rows = begin(layers_, rows_) - gap_,
+                    .columns = begin(heads_, columns_) - gap_,
+                    .values = values_,
+                    .row_labels = labels("layer", first_layer_, layers_, rows_),
+                    .column_labels = labels("head", 0, heads_, columns_),
+                    .low = 0,
+                    .high = 1,
+                    .exponent = exponent,
+                    .panel_rows = rows_,
+                    .panel_columns = columns_,
+                    .gap = gap_};
+  for (const std::string& path : paths) write_heat_map(path, map);
 }
 
 void draw_loss(const TrainingRun& run, const LossUnit& unit) {
-  write_loss_curve(picture(run.out, "loss.png"), run.out + "/metrics.jsonl",
-                   run.config.model_name + " on " + run.config.task, unit);
+  for (const std::string& path : pictures_of(run, "loss")) {
+    write_loss_curve(path, run.out + "/metrics.jsonl",
+                     run.config.model_name + " on " + run.config.task, unit);
+  }
 }
 
 bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
@@ -226,8 +235,8 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   const PanelPicture::Text text{
       fmt::format("attention of {} to {} tokens", run.config.model_name, n),
       fmt::format("keys 0 to {} of every head", keys - 1),
-      fmt::format("queries 0 to {} of every layer", rows - 1)};
-  grid.write(picture(run.out, "attention.png"), text,
+      fmt::format("queries 0 to {} of every layer", rows - 1), "probability"};
+  grid.write(pictures_of(run, "attention"), text,
              0.25);  // a probability of 1/100 gets about a third of the colour range
   return true;
 } catch (const NoAttentionMap& e) {  // a model of one's own may have no attention
@@ -290,9 +299,11 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
       .title = fmt::format("tokens back that {} sees from each token", run.config.model_name),
       .x_label = fmt::format("the first {} tokens", shown),
       .y_label = "layer.head",
+      .value_label = "tokens back",
       .rows = layers * heads,
       .columns = shown,
-      .cell = static_cast<int>(std::min<int64_t>(22, 8192 / (layers * heads)))};
+      .cell = static_cast<int>(
+          std::min<int64_t>(16, 4096 / std::max(layers * heads, drawn_span_tokens)))};
   std::vector<std::vector<double>> means(static_cast<size_t>(layers));
   bool differ = false;
   for (int64_t row = 0; row < layers * heads; ++row) {
@@ -306,7 +317,7 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
     means[static_cast<size_t>(row / heads)].push_back(sum / static_cast<double>(n));
     map.row_labels.push_back(fmt::format("{}.{}", row / heads, row % heads));
   }
-  draw_span_bars(picture(run.out, "spans.png"),
+  draw_span_bars(pictures_of(run, "spans"),
                  fmt::format("spans of {}: every head of every layer", run.config.model_name),
                  means);
   if (!differ) return true;
@@ -315,7 +326,7 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
     const int32_t id = ids[static_cast<size_t>(t)];
     map.column_labels.push_back(bytes ? byte_label(id) : std::to_string(id));
   }
-  write_heat_map(picture(run.out, "spans_along_text.png"), map);
+  for (const std::string& path : pictures_of(run, "spans_along_text")) write_heat_map(path, map);
   return true;
 }
 
@@ -332,8 +343,9 @@ bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
     longest = std::max(longest, *std::max_element(steps.begin(), steps.end()));
   }
   HeatMap map{.title = fmt::format("how long {} remembers", run.config.model_name),
-              .x_label = "steps, from; colour: share of the kind",
+              .x_label = "steps, from",
               .y_label = "layer, kind of token: mean",
+              .value_label = "share of the kind",
               .columns = 2 + static_cast<int64_t>(2 * std::log2(longest)),
               .high = 1,
               .exponent = 0.5};
@@ -345,7 +357,7 @@ bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
   for (size_t i = 0; i < layers.size(); ++i) {
     add_histogram(map, static_cast<int64_t>(i), layers[i], kinds);
   }
-  write_heat_map(picture(run.out, "lifetimes.png"), map);
+  for (const std::string& path : pictures_of(run, "lifetimes")) write_heat_map(path, map);
   return true;
 }
 
@@ -372,12 +384,12 @@ bool draw_living(const TrainingRun& run) {
     living.y.push_back(rows->number());
   }
   if (living.x.empty()) return false;
-  write_line_plot(
-      picture(run.out, "living.png"),
-      {.title = fmt::format("memories of {} that the next token sees", run.config.model_name),
-       .x_label = "step",
-       .y_label = "memories of a layer",
-       .series = {living}});
+  const LinePlot plot{
+      .title = fmt::format("memories of {} that the next token sees", run.config.model_name),
+      .x_label = "step",
+      .y_label = "memories of a layer",
+      .series = {living}};
+  for (const std::string& path : pictures_of(run, "living")) write_line_plot(path, plot);
   return true;
 }
 

@@ -18,11 +18,11 @@ class PanelPicture {
   void set(int64_t layer, int64_t head, int64_t row, int64_t column, double share);
 
   struct Text {
-    std::string title, x_label, y_label;
+    std::string title, x_label, y_label, value_label;
   };
-  /// Writes a picture, SVG if the path ends in ".svg", else PNG. Values are raised to `exponent` to
-  /// get the colour. Throws IoError.
-  void write(const std::string& path, const Text& text, double exponent) const;
+  /// Writes a picture in the formats that the ends of the paths name (write_line_plot()). Values
+  /// are raised to `exponent` to get the colour. Throws IoError.
+  void write(const std::vector<std::string>& paths, const Text& text, double exponent) const;
 
  private:
   int64_t begin(int64_t panel, int64_t size) const { return panel * (size + gap_); }
@@ -30,6 +30,8 @@ class PanelPicture {
   int64_t first_layer_, layers_, heads_, rows_, columns_, gap_;
   std::vector<double> values_;
 };
+
+// Pictures have the formats of RunConfig::pictures, here called by the names of PNG.
 
 /// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run, const LossUnit& unit);

@@ -16,6 +16,7 @@
 #include "nn/fields.h"
 #include "train/config.h"
 #include "train/parameter_groups.h"
+#include "train/plot.h"
 #include "train/schedule.h"
 #include "train/step_memory.h"
 
@@ -70,6 +71,7 @@ struct RunConfig {
   std::string best_by;     ///< the figure that makes one the best; empty: the loss
   int64_t patience = 0;    ///< validations without a better one after which to stop; 0: never
   int64_t log_every = 10, eval_every = 0;
+  PictureFormats pictures;
 
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;

@@ -65,18 +65,49 @@ std::string Axis::label(double place) const {
   return fmt::format("{:.3g}", std::exp2(place));
 }
 
+std::string shortened(std::string text, double limit, double size) {
+  if (Canvas::width_of(text, size) <= limit) return text;
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+  while (!text.empty() && Canvas::width_of(text + "..", size) > limit) {
+    while (!text.empty() && continues(text.back())) text.pop_back();  // of UTF-8
+    if (!text.empty()) text.pop_back();
+  }
+  return text + "..";
+}
+
+namespace {
+
+/// Returns the size, from `size` down to a readable one, in which a text fits.
+double size_that_fits(const std::string& text, double room, double size) {
+  constexpr double least = 10;
+  const double width = Canvas::width_of(text, size);
+  return width > room ? std::max(size * room / width, least) : size;
+}
+
+}  // namespace
+
 void draw_title(Canvas& canvas, const PlotArea& frame, const std::string& title) {
   const double room = canvas.width() - frame.left - 10;
-  const double width = Canvas::width_of(title, large_text);
-  const double size = width > room ? large_text * room / width : large_text;
-  canvas.text(frame.left, frame.top - 18, title, std::max(size, 9.0), ink);
+  const double size = size_that_fits(title, room, large_text);
+  canvas.text(frame.left, frame.top - 14, shortened(title, room, size), size, ink);
 }
 
 void draw_axis_labels(Canvas& canvas, const PlotArea& frame, const std::string& x_label,
                       const std::string& y_label) {
-  canvas.text((frame.left + frame.right) / 2, canvas.height() - 16, x_label, small_text, ink,
-              Canvas::Anchor::middle);
-  canvas.text_upwards(26, (frame.top + frame.bottom) / 2, y_label, small_text, ink);
+  const double across = canvas.width() - 20, up = canvas.height() - 20;
+  const double x_size = size_that_fits(x_label, across, small_text);
+  const double y_size = size_that_fits(y_label, up, small_text);
+  const auto middle = [](double at, double size, double room) {
+    return std::max(std::min(at, room - 8 - size / 2), 8 + size / 2);
+  };
+  const std::string x_text = shortened(x_label, across, x_size);
+  const std::string y_text = shortened(y_label, up, y_size);
+  canvas.text(
+      middle((frame.left + frame.right) / 2, Canvas::width_of(x_text, x_size), canvas.width()),
+      canvas.height() - 12, x_text, x_size, ink, Canvas::Anchor::middle);
+  canvas.text_upwards(
+      19, middle((frame.top + frame.bottom) / 2, Canvas::width_of(y_text, y_size), canvas.height()),
+      y_text, y_size, ink);
 }
 
 }  // namespace longspan::drawing

@@ -15,8 +15,8 @@ namespace longspan::drawing {
 
 /// Colours of text and axes, of grid lines, and of numbers.
 constexpr Colour ink{40, 44, 52}, grey{222, 225, 230}, dim{110, 116, 126};
-/// Sizes of labels and of titles, in pixels.
-constexpr double small_text = 14, large_text = 18;
+/// Sizes of labels and of titles, in units.
+constexpr double small_text = 14, large_text = 17;
 
 /// Round numbers along an axis.
 struct Ticks {
@@ -27,7 +27,7 @@ struct Ticks {
 /// Returns about `count` round numbers in [low, high].
 Ticks make_ticks(double low, double high, int count);
 
-/// An axis of a line plot: maps a value to its position before scaling to pixels, and holds the
+/// An axis of a line plot: maps a value to its position before scaling to units, and holds the
 /// ticks.
 struct Axis {
   bool logarithmic = false, whole = false;
@@ -51,9 +51,12 @@ struct PlotArea {
   double left, top, right, bottom;
 };
 
-/// Writes the title above the plot, smaller if it is long.
+/// Returns a text that is at most `limit` units wide in a size, cut if it must be.
+std::string shortened(std::string text, double limit, double size = small_text);
+
+/// Writes the title above the plot, smaller if it is long, and cut if it is very long.
 void draw_title(Canvas& canvas, const PlotArea& frame, const std::string& title);
-/// Writes what the axes mean below the plot and at its left.
+/// Writes what the axes mean below the plot and at its left, smaller or cut if there is no room.
 void draw_axis_labels(Canvas& canvas, const PlotArea& frame, const std::string& x_label,
                       const std::string& y_label);
 

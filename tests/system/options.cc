@@ -93,6 +93,7 @@ const std::vector<Row>& table() {
       {"--patience", "1", "", "", "", ""},
       {"--log-every", "1", "", "", "", ""},
       {"--eval-every", "1", "", "", "", ""},
+      {"--pictures", "pdf", "desh", "", "des", ""},
   };
   return rows;
 }

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t reported_tokens = 1024;
 constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
+constexpr int64_t drawn_decoded = 128;  // tokens of a decoder that reads a source
 constexpr int64_t drawn_span_tokens = 48;
 constexpr int64_t lifetime_tokens = 4096, lifetime_rows = 40;
 
@@ -88,6 +89,10 @@ struct DrawnMap {
   std::vector<float> values;
 };
 
+DrawnMap drawn_map(const Tensor& map) {
+  return {map.dim(0), map.dim(1), map.dim(2), map.to_vector<float>()};
+}
+
 /// Returns the maps of the layers that are drawn. Keys may be more or fewer than rows, and differ
 /// between layers.
 std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& tokens) {
@@ -95,10 +100,67 @@ std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& token
   require<NoAttentionMap>(shown != nullptr, "attention map", "this model has none");
   std::vector<DrawnMap> maps;
   for (int64_t layer = 0; layer < std::min(model.layers(), drawn_layers); ++layer) {
-    const Tensor map = shown->attention_map(tokens, layer);
-    maps.push_back({map.dim(0), map.dim(1), map.dim(2), map.to_vector<float>()});
+    maps.push_back(drawn_map(shown->attention_map(tokens, layer)));
   }
   return maps;
+}
+
+/// Returns those of a decoder: of its own tokens, or of the source.
+std::vector<DrawnMap> decoder_maps(const ShowsDecoder& model, const Tensor& source,
+                                   const Tensor& tokens, bool cross) {
+  std::vector<DrawnMap> maps;
+  for (int64_t layer = 0; layer < std::min(model.decoder_layers(), drawn_layers); ++layer) {
+    maps.push_back(drawn_map(model.decoder_map(source, tokens, layer, cross)));
+  }
+  return maps;
+}
+
+/// Draws a panel for each layer and head. All have the same scale.
+void write_maps(const std::vector<std::string>& paths, const std::string& title,
+                const std::vector<DrawnMap>& maps, const char* queries_of, const char* keys_of) {
+  int64_t rows = 0, keys = 0;
+  for (const DrawnMap& map : maps) {
+    rows = std::max(rows, map.rows);
+    keys = std::max(keys, map.keys);
+  }
+  const auto layers = static_cast<int64_t>(maps.size());
+  const int64_t heads = std::min(maps[0].heads, drawn_heads);
+  PanelPicture grid(0, layers, heads, rows, keys);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto& [all, own, columns, p] = maps[static_cast<size_t>(layer)];
+    for (int64_t i = 0; i < heads * own * columns; ++i) {
+      const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
+      if (share > 0) {
+        grid.set(layer, i / (own * columns), i / columns % own, i % columns, share);
+      }
+    }
+  }
+  const PanelPicture::Text text{title, fmt::format("{} 0 to {} of every head", keys_of, keys - 1),
+                                fmt::format("{} 0 to {} of every layer", queries_of, rows - 1),
+                                "probability"};
+  grid.write(paths, text, 0.25);  // a probability of 1/100 gets about a third of the colour range
+}
+
+/// Returns ids as a batch of one.
+Tensor batch_of(const std::vector<int32_t>& ids, Device device) {
+  return Tensor::from(ids, {1, std::ssize(ids)}, device);
+}
+
+/// Draws what the decoder of an encoder-decoder attends to, after the source.
+void draw_decoder(const TrainingRun& run, const TaskData& task_data, const Tensor& source) {
+  const auto* const model = ask<ShowsDecoder>(std::as_const(*run.model));
+  if (model == nullptr) return;
+  const std::vector<int32_t> ids =
+      task_data.first_decoded(std::min(run.model->max_length(), drawn_decoded));
+  if (ids.empty()) return;
+  const Tensor tokens = batch_of(ids, run.device);
+  const std::string name = fmt::format("decoder of {}", run.config.model_name);
+  write_maps(pictures_of(run, "attention_decoder"),
+             fmt::format("attention of the {} to itself", name),
+             decoder_maps(*model, source, tokens, false), "queries", "keys");
+  write_maps(pictures_of(run, "attention_cross"),
+             fmt::format("attention of the {} to the source", name),
+             decoder_maps(*model, source, tokens, true), "queries", "keys of the source");
 }
 
 /// Returns for each layer how many steps each of the tokens is remembered, which are read in
@@ -209,35 +271,12 @@ void draw_loss(const TrainingRun& run, const LossUnit& unit) {
 bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   const std::vector<int32_t> ids =
       task_data.first_tokens(std::min(run.config.length, drawn_tokens));
-  const auto n = static_cast<int64_t>(ids.size());
-  if (n < 1) return false;
-  const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
-
-  const std::vector<DrawnMap> maps = drawn_maps(*run.model, tokens);
-  int64_t rows = 0, keys = 0;
-  for (const DrawnMap& map : maps) {
-    rows = std::max(rows, map.rows);
-    keys = std::max(keys, map.keys);
-  }
-  const auto layers = static_cast<int64_t>(maps.size());
-  const int64_t heads = std::min(maps[0].heads, drawn_heads);
-
-  PanelPicture grid(0, layers, heads, rows, keys);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    const auto& [all, own, columns, p] = maps[static_cast<size_t>(layer)];
-    for (int64_t i = 0; i < heads * own * columns; ++i) {
-      const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
-      if (share > 0) {
-        grid.set(layer, i / (own * columns), i / columns % own, i % columns, share);
-      }
-    }
-  }
-  const PanelPicture::Text text{
-      fmt::format("attention of {} to {} tokens", run.config.model_name, n),
-      fmt::format("keys 0 to {} of every head", keys - 1),
-      fmt::format("queries 0 to {} of every layer", rows - 1), "probability"};
-  grid.write(pictures_of(run, "attention"), text,
-             0.25);  // a probability of 1/100 gets about a third of the colour range
+  if (ids.empty()) return false;
+  const Tensor tokens = batch_of(ids, run.device);
+  write_maps(pictures_of(run, "attention"),
+             fmt::format("attention of {} to {} tokens", run.config.model_name, ids.size()),
+             drawn_maps(*run.model, tokens), "queries", "keys");
+  draw_decoder(run, task_data, tokens);
   return true;
 } catch (const NoAttentionMap& e) {  // a model of one's own may have no attention
   std::fprintf(stderr, "no picture of attention: %s\n", e.what());
@@ -366,6 +405,11 @@ void rehearse_pictures(const LanguageModel& model, int64_t length) {
       Tensor::zeros({1, std::min(length, drawn_tokens)}, DType::i32, model.device());
   try {
     drawn_maps(model, tokens);
+    if (const auto* const decoder = ask<ShowsDecoder>(model)) {
+      const Tensor decoded = Tensor::zeros({1, std::min(model.max_length(), drawn_decoded)},
+                                           DType::i32, model.device());
+      for (const bool cross : {false, true}) decoder_maps(*decoder, tokens, decoded, cross);
+    }
   } catch (const NoAttentionMap&) {  // then there is no picture
   }
   if (const auto* const learns = ask<LearnsSpans>(model)) learns->seen_spans(tokens);

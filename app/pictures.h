@@ -36,7 +36,9 @@ class PanelPicture {
 /// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// Draws "pictures/attention.png": the attention probabilities of each layer and head over the
-/// first tokens of the validation split. Returns false, and draws nothing, if the model has no
+/// first tokens of the validation split, all on one scale. Of an encoder-decoder they are those of
+/// the encoder, and "pictures/attention_decoder.png" and "pictures/attention_cross.png" those of
+/// the decoder to itself and to the source. Returns false, and draws nothing, if the model has no
 /// attention map or the split no tokens.
 bool draw_attention(const TrainingRun& run, const TaskData& task_data);
 /// Returns a line for each layer of a decoder or encoder that says which share of the visible keys

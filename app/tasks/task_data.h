@@ -178,6 +178,8 @@ class TaskData {
   virtual std::vector<std::string> answer(const std::string& text, const BeamSearch& search) const;
   /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.
   virtual std::vector<int32_t> first_tokens(int64_t count) const = 0;
+  /// Returns up to `count` of the inputs of the decoder after them; empty unless there is one.
+  virtual std::vector<int32_t> first_decoded(int64_t /*count*/) const { return {}; }
 };
 
 /// Opens the data of a run's task; throws as Task::open().

@@ -42,6 +42,13 @@ void Axis::mark(int count) {
   if (logarithmic && low < -1) return mark_decades();  // what is below 1 is no length
   ticks = make_ticks(low, high, count);
   if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
+  if (logarithmic && ticks.at.size() < 3) {
+    plain = true;
+    ticks = make_ticks(std::exp2(low), std::exp2(high), count);
+    std::erase_if(ticks.at, [](double value) { return value <= 0; });
+    for (double& at : ticks.at) at = std::log2(at);
+    return;
+  }
   if (!whole || ticks.step >= 1) return;
   ticks = {};
   for (double i = std::ceil(low); i <= high; ++i) ticks.at.push_back(i + 0.0);
@@ -61,6 +68,7 @@ void Axis::mark_decades() {
 
 std::string Axis::label(double place) const {
   if (!logarithmic) return tick_label(place, ticks.step);
+  if (plain) return tick_label(std::exp2(place), ticks.step);
   if (place >= 10) return fmt::format("{:g}k", std::exp2(place - 10));
   return fmt::format("{:.3g}", std::exp2(place));
 }

@@ -31,6 +31,7 @@ Ticks make_ticks(double low, double high, int count);
 /// ticks.
 struct Axis {
   bool logarithmic = false, whole = false;
+  bool plain = false;  // logarithmic, with too few powers of two: marked at round numbers
   double low = HUGE_VAL, high = -HUGE_VAL;  // of positions
   Ticks ticks = {};
 
@@ -39,7 +40,8 @@ struct Axis {
     low = std::fmin(low, place(value)), high = std::fmax(high, place(value));
   }
   /// Chooses about `count` ticks between low and high: powers of two on a logarithmic axis, or of
-  /// ten where it has numbers far below 1.
+  /// ten where it has numbers far below 1. Where there are fewer than three of these, round
+  /// numbers.
   void mark(int count);
   void mark_decades();
   /// Powers of two from 2^10 on are labelled in units of 1024, as lengths are.

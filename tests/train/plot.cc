@@ -72,6 +72,23 @@ TEST(Plot, LogarithmicAxesMakePowersStraight) {
   EXPECT_FALSE(middle_is_blue(read_png(folder / "linear.png")));
 }
 
+TEST(Plot, LogarithmicAxesHaveAFewMarksAtLeast) {
+  const Folder folder;
+  LinePlot plot{.series = {{.x = {128, 256, 512}, .y = {15.6, 25, 38.2}}}};
+  plot.log_x = plot.log_y = true;
+  write_line_plot(folder / "x.svg", plot);
+  std::string svg = read_bytes(folder / "x.svg");
+  for (const char* mark : {">128<", ">256<", ">512<", ">20<", ">30<"}) {
+    EXPECT_TRUE(contains(svg, mark)) << mark;
+  }
+  plot.series[0].y = {10, 300, 1500};
+  write_line_plot(folder / "x.svg", plot);
+  svg = read_bytes(folder / "x.svg");
+  for (const char* mark : {">16<", ">64<", ">256<", ">1k<"}) {
+    EXPECT_TRUE(contains(svg, mark)) << mark;
+  }
+}
+
 TEST(Plot, LinesWithAxes) {
   const Folder folder;
   LinePlot plot{.title = "title", .x_label = "x", .y_label = "y"};

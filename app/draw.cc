@@ -81,6 +81,33 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
   }
 }
 
+/// Draws the pairs of layers, of which `first` is the number of the first. Panels are as large as
+/// the largest layer.
+void draw_pattern(const RunConfig& config, int64_t first, const std::vector<LayerPairs>& layers,
+                  const std::vector<std::string>& paths) {
+  int64_t rows = 1, columns = 1;
+  for (const LayerPairs& pairs : layers) {
+    rows = std::max(rows, pairs.outline.rows);
+    columns = std::max(columns, pairs.outline.columns);
+  }
+  const int64_t cell = (std::max(rows, columns) + drawn_cells - 1) / drawn_cells;
+  const int64_t panels = std::min(std::ssize(layers), drawn_layers);
+  const int64_t heads = std::min(layers.front().outline.heads, drawn_heads);
+  PanelPicture picture(first, panels, heads, (rows + cell - 1) / cell, (columns + cell - 1) / cell);
+  for (int64_t layer = 0; layer < panels; ++layer) {
+    for (int64_t head = 0; head < heads; ++head) {
+      draw_head(layers[static_cast<size_t>(layer)], head, cell, layer, picture);
+    }
+  }
+  const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
+  const std::string title =
+      fmt::format("pairs of {} in {} tokens", config.model_name, config.length);
+  picture.write(paths,
+                {title, fmt::format("keys 0 to {}{}", columns - 1, grain),
+                 fmt::format("queries 0 to {}", rows - 1), "share of pairs"},
+                0.5);
+}
+
 /// Draws what the checkpoint that a run has loaded computes.
 void draw_checkpoint(const TrainingRun& run) {
   const auto data = open_task_data(run);
@@ -167,26 +194,9 @@ int draw_command(int argc, const char* const* argv) {
                             static_cast<double>(std::max<int64_t>(total.attended, 1)))
                 .c_str());
 
-  const AttentionOutline& shape = layers.front().outline;
-  const int64_t longest = std::max({shape.rows, shape.columns, int64_t{1}});
-  const int64_t cell = (longest + drawn_cells - 1) / drawn_cells;
-  const int64_t panels = std::min(last - first, drawn_layers);
-  const int64_t heads = std::min(shape.heads, drawn_heads);
-  PanelPicture picture(first, panels, heads, (shape.rows + cell - 1) / cell,
-                       (shape.columns + cell - 1) / cell);
-  for (int64_t layer = 0; layer < panels; ++layer) {
-    for (int64_t head = 0; head < heads; ++head) {
-      draw_head(layers[static_cast<size_t>(layer)], head, cell, layer, picture);
-    }
-  }
   make_folders(*out + "/pictures", "pictures");
   const std::vector<std::string> paths = config.pictures.paths(*out + "/pictures/pattern");
-  const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
-  picture.write(paths,
-                {fmt::format("pairs of {} in {} tokens", config.model_name, config.length),
-                 fmt::format("keys 0 to {} of every head{}", shape.columns - 1, grain), "queries",
-                 "share of pairs"},
-                0.5);
+  draw_pattern(config, first, layers, paths);
   say(fmt::format("pattern: {}", fmt::join(paths, ", ")));
   return 0;
 }

@@ -41,10 +41,7 @@ void draw_span_bars(const std::vector<std::string>& paths, const std::string& ti
       plot.series.push_back({.x = {x}, .y = {layers[i][h]}, .markers = true});
       mean += layers[i][h] / count;
     }
-    plot.series.push_back({.name = i == 0 ? "mean of the heads of a layer" : "",
-                           .x = {at - 0.45, at + 0.45},
-                           .y = {mean, mean},
-                           .colour = 1});
+    plot.series.push_back({.x = {at - 0.45, at + 0.45}, .y = {mean, mean}, .colour = 1});
   }
   for (const std::string& path : paths) write_line_plot(path, plot);
 }
@@ -135,9 +132,8 @@ void write_maps(const std::vector<std::string>& paths, const std::string& title,
       }
     }
   }
-  const PanelPicture::Text text{title, fmt::format("{} 0 to {} of every head", keys_of, keys - 1),
-                                fmt::format("{} 0 to {} of every layer", queries_of, rows - 1),
-                                "probability"};
+  const PanelPicture::Text text{title, fmt::format("{} 0 to {}", keys_of, keys - 1),
+                                fmt::format("{} 0 to {}", queries_of, rows - 1), "probability"};
   grid.write(paths, text, 0.25);  // a probability of 1/100 gets about a third of the colour range
 }
 
@@ -342,7 +338,7 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
       .rows = layers * heads,
       .columns = shown,
       .cell = static_cast<int>(
-          std::min<int64_t>(16, 4096 / std::max(layers * heads, drawn_span_tokens)))};
+          std::min<int64_t>(18, 4096 / std::max(layers * heads, drawn_span_tokens)))};
   std::vector<std::vector<double>> means(static_cast<size_t>(layers));
   bool differ = false;
   for (int64_t row = 0; row < layers * heads; ++row) {
@@ -356,9 +352,10 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
     means[static_cast<size_t>(row / heads)].push_back(sum / static_cast<double>(n));
     map.row_labels.push_back(fmt::format("{}.{}", row / heads, row % heads));
   }
-  draw_span_bars(pictures_of(run, "spans"),
-                 fmt::format("spans of {}: every head of every layer", run.config.model_name),
-                 means);
+  draw_span_bars(
+      pictures_of(run, "spans"),
+      fmt::format("spans of {}: heads, and their mean in each layer", run.config.model_name),
+      means);
   if (!differ) return true;
   const bool bytes = task_data.items() == "bytes";
   for (int64_t t = 0; t < shown; ++t) {

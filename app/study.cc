@@ -8,8 +8,8 @@
 
 #include "app/commands.h"
 #include "app/run_folder.h"
+#include "app/runs/timeline_page.h"
 #include "app/step.h"
-#include "app/timeline.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "data/io/files.h"

@@ -10,10 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "app/runs/timeline_page.h"
 #include "core/memory.h"
 #include "core/scope.h"
-#include "data/io/files.h"
 
 namespace longspan {
 namespace {
@@ -236,11 +234,6 @@ Timeline timeline_of(const StepPlanner& planner, const StepShape& shape, Device 
     timeline = Reader(trace, works, before).read(title);
   });
   return timeline;
-}
-
-void write_timelines(const std::string& path, const std::string& title,
-                     const std::vector<Timeline>& timelines) {
-  replace_file(path, timeline_page(title, timelines), "timeline");
 }
 
 }  // namespace longspan

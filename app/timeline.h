@@ -44,8 +44,4 @@ struct Timeline {
 Timeline timeline_of(const StepPlanner& planner, const StepShape& shape, Device device,
                      const std::string& title);
 
-/// Writes the page of timeline_page(). Throws IoError.
-void write_timelines(const std::string& path, const std::string& title,
-                     const std::vector<Timeline>& timelines);
-
 }  // namespace longspan

@@ -7,9 +7,6 @@
 #include "core/error.h"
 
 namespace longspan::drawing {
-namespace {
-
-/// Formats a tick with as many digits as the step needs; thousands as "12k", millions as "12M".
 std::string tick_label(double value, double step) {
   if (std::abs(value) < 1e-9 * step) return "0";
   for (const auto& [unit, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
@@ -20,8 +17,6 @@ std::string tick_label(double value, double step) {
   if (digits > 6 || std::abs(value) >= 1e7) return fmt::format("{:.3g}", value);
   return fmt::format("{:.{}f}", value, std::max(0, static_cast<int>(digits)));
 }
-
-}  // namespace
 
 Ticks make_ticks(double low, double high, int count) {
   const double raw = (high - low) / std::max(count, 1);

@@ -27,6 +27,9 @@ struct Ticks {
 /// Returns about `count` round numbers in [low, high].
 Ticks make_ticks(double low, double high, int count);
 
+/// Formats a tick with as many digits as the step needs; thousands as "12k", millions as "12M".
+std::string tick_label(double value, double step);
+
 /// An axis of a line plot: maps a value to its position before scaling to units, and holds the
 /// ticks.
 struct Axis {

@@ -93,7 +93,7 @@ class HeatMapChart {
   }
 
   std::string draw(PictureFormat format) {
-    const auto below = static_cast<int>(std::ceil(column_room())) + 46;
+    const auto below = static_cast<int>(std::ceil(column_height())) + 46;
     Canvas canvas(static_cast<int>(std::ceil(frame_.right)) + (map_.value_label.empty() ? 96 : 112),
                   std::max(static_cast<int>(std::ceil(frame_.bottom)) + below, 150), format,
                   map_.title);
@@ -112,7 +112,10 @@ class HeatMapChart {
   static int64_t cell_of(const HeatMap& map) {
     if (map.cell > 0) return map.cell * per_unit;
     const int64_t longer = std::max(map.rows, map.columns);
-    const int64_t usual = std::max<int64_t>(1, usual_side / longer);
+    const int64_t rounded_up = (usual_side + longer - 1) / longer;
+    const int64_t usual = rounded_up * longer <= longest_side
+                              ? rounded_up
+                              : std::max<int64_t>(1, usual_side / longer);
     const auto needed = static_cast<int64_t>(label_pitch) * per_unit;
     const bool all = drawn_labels(map.row_labels) == map.rows && map.rows * needed <= longest_side;
     return all ? std::max(usual, needed) : usual;
@@ -142,10 +145,10 @@ class HeatMapChart {
   bool columns_upwards() const {
     const int64_t drawn = drawn_labels(map_.column_labels);
     if (!labels_fit(map_.column_labels, extent(map_.columns))) return false;
-    return (widest_of(map_.column_labels) + 8) * static_cast<double>(drawn) > extent(map_.columns);
+    return (widest_of(map_.column_labels) + 2) * static_cast<double>(drawn) > extent(map_.columns);
   }
   /// Returns the height below the cells that the labels of columns take.
-  double column_room() const { return columns_upwards() ? widest_of(map_.column_labels) + 4 : 16; }
+  double column_height() const { return columns_upwards() ? widest_of(map_.column_labels) + 4 : 16; }
 
   void measure_values() {
     low_ = map_.low, high_ = map_.high;
@@ -233,9 +236,9 @@ class HeatMapChart {
   }
 
   /// Returns the values that the colour bar marks: round ones, some units apart.
-  std::vector<double> marks(double height) const {
+  Ticks marks(double height) const {
     const int most = std::max(static_cast<int>(height / 40), 1);
-    if (map_.exponent == 1) return make_ticks(low_, high_, most).at;
+    if (map_.exponent == 1) return make_ticks(low_, high_, most);
     std::vector<double> round = {low_, high_};  // small values have much of the bar
     for (const double part : {1.0, 0.3}) {
       for (int decade = 0; decade < 6; ++decade) {
@@ -249,7 +252,7 @@ class HeatMapChart {
       };
       if (std::none_of(all.begin(), all.end(), near)) all.push_back(value);
     }
-    return all;
+    return {all, 0};
   }
   /// Returns the position of a value along the colour bar, 0 to 1.
   double place_of(double value) const {
@@ -267,8 +270,12 @@ class HeatMapChart {
     }
     canvas.pixels(bar, frame_.top, static_cast<int>(bar_width * per_unit), pixels);
     double widest = 0;
-    for (const double value : marks(height)) {
-      const std::string text = mark_text(value);
+    const Ticks ticks = marks(height);
+    for (const double value : ticks.at) {
+      const bool large = std::abs(value) >= 99.5;
+      const std::string text = ticks.step > 0 ? tick_label(value, ticks.step)
+                               : large        ? fmt::format("{:.0f}", value)
+                                              : fmt::format("{:.2g}", value);
       canvas.text(bar + bar_width + 6, frame_.bottom - place_of(value) * height + label_drop, text,
                   small_text, dim);
       widest = std::max(widest, Canvas::width_of(text, small_text));
@@ -276,10 +283,6 @@ class HeatMapChart {
     const std::string label = shortened(map_.value_label, canvas.height() - 20);
     canvas.text_upwards(bar + bar_width + 24 + widest, (frame_.top + frame_.bottom) / 2, label,
                         small_text, ink);
-  }
-
-  static std::string mark_text(double value) {
-    return std::abs(value) < 99.5 ? fmt::format("{:.2g}", value) : fmt::format("{:.0f}", value);
   }
 
   const HeatMap& map_;

@@ -7,6 +7,7 @@
 #include <map>
 #include <string_view>
 
+#include "data/io/files.h"
 #include "data/io/json.h"
 #include "train/step_memory.h"
 
@@ -383,6 +384,11 @@ std::string timeline_page(const std::string& title, const std::vector<Timeline>&
                     "<script type=\"application/json\" id=\"timelines\">{}</script>\n"
                     "<script>{}</script>\n</body>\n</html>\n",
                     json_text(timelines), script);
+}
+
+void write_timelines(const std::string& path, const std::string& title,
+                     const std::vector<Timeline>& timelines) {
+  replace_file(path, timeline_page(title, timelines), "timeline");
 }
 
 }  // namespace longspan

@@ -14,4 +14,8 @@ namespace longspan {
 /// the peak. The numbers are in an element of type "application/json" with the id "timelines".
 std::string timeline_page(const std::string& title, const std::vector<Timeline>& timelines);
 
+/// Writes that page to a file. Throws IoError.
+void write_timelines(const std::string& path, const std::string& title,
+                     const std::vector<Timeline>& timelines);
+
 }  // namespace longspan

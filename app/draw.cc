@@ -38,9 +38,25 @@ std::string name_of(const AttentionOutline& outline) {
   return name;
 }
 
+/// Returns what a layer attends to. Of a run, whose picture of attention shows more, nothing if
+/// that depends on the tokens; else throws NotImplemented then.
+LayerPairs pairs_of(const LanguageModel& model, int64_t layer, int64_t length, bool of_run) try {
+  LayerPairs pairs{need<ShowsAttention>(model).attention_outline(layer, length), {}};
+  for (int64_t head = 0; head < pairs.outline.heads; ++head) {
+    pairs.heads.push_back(count_pairs(pairs.outline, head));
+  }
+  return pairs;
+} catch (const NotImplemented&) {
+  if (!of_run) throw;
+  return {};
+}
+
 /// Prints a line for each run of heads that attend to the same number of pairs.
 void print_layer(int64_t layer, const LayerPairs& pairs) {
   const auto& heads = pairs.heads;
+  if (heads.empty()) {
+    std::puts(fmt::format("{:>5}  depends on the tokens: see pictures/attention", layer).c_str());
+  }
   for (size_t first = 0; first < heads.size();) {
     size_t last = first;
     while (last + 1 < heads.size() && heads[last + 1].attended == heads[first].attended &&
@@ -85,18 +101,19 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
 /// the largest layer.
 void draw_pattern(const RunConfig& config, int64_t first, const std::vector<LayerPairs>& layers,
                   const std::vector<std::string>& paths) {
-  int64_t rows = 1, columns = 1;
+  int64_t rows = 1, columns = 1, heads = 1;
   for (const LayerPairs& pairs : layers) {
+    heads = std::max(heads, std::min(std::ssize(pairs.heads), drawn_heads));
     rows = std::max(rows, pairs.outline.rows);
     columns = std::max(columns, pairs.outline.columns);
   }
   const int64_t cell = (std::max(rows, columns) + drawn_cells - 1) / drawn_cells;
   const int64_t panels = std::min(std::ssize(layers), drawn_layers);
-  const int64_t heads = std::min(layers.front().outline.heads, drawn_heads);
   PanelPicture picture(first, panels, heads, (rows + cell - 1) / cell, (columns + cell - 1) / cell);
   for (int64_t layer = 0; layer < panels; ++layer) {
-    for (int64_t head = 0; head < heads; ++head) {
-      draw_head(layers[static_cast<size_t>(layer)], head, cell, layer, picture);
+    const LayerPairs& pairs = layers[static_cast<size_t>(layer)];
+    for (int64_t head = 0; head < std::min(heads, pairs.outline.heads); ++head) {
+      draw_head(pairs, head, cell, layer, picture);
     }
   }
   const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
@@ -155,7 +172,8 @@ int draw_command(int argc, const char* const* argv) {
 
   RunConfig config;
   std::unique_ptr<LanguageModel> model;
-  if (last_setting(line.settings, "model.name") != nullptr) {
+  const bool of_run = last_setting(line.settings, "model.name") == nullptr;
+  if (!of_run) {
     config = make_config(line.settings);
     require_used(line, config);
     set_process(config);
@@ -180,11 +198,10 @@ int draw_command(int argc, const char* const* argv) {
   std::vector<LayerPairs> layers;
   OutlineCount total;
   for (int64_t layer = first; layer < last; ++layer) {
-    LayerPairs pairs{need<ShowsAttention>(*model).attention_outline(layer, config.length), {}};
-    for (int64_t head = 0; head < pairs.outline.heads; ++head) {
-      pairs.heads.push_back(count_pairs(pairs.outline, head));
-      total.attended += pairs.heads.back().attended;
-      total.computed += pairs.heads.back().computed;
+    LayerPairs pairs = pairs_of(*model, layer, config.length, of_run);
+    for (const OutlineCount& head : pairs.heads) {
+      total.attended += head.attended;
+      total.computed += head.computed;
     }
     print_layer(layer, pairs);
     layers.push_back(std::move(pairs));
@@ -194,6 +211,7 @@ int draw_command(int argc, const char* const* argv) {
                             static_cast<double>(std::max<int64_t>(total.attended, 1)))
                 .c_str());
 
+  if (total.attended == 0) return 0;
   make_folders(*out + "/pictures", "pictures");
   const std::vector<std::string> paths = config.pictures.paths(*out + "/pictures/pattern");
   draw_pattern(config, first, layers, paths);

@@ -62,9 +62,9 @@ TEST(Draw, ShowsMapsThatAreNotSquare) {
     EXPECT_EQ(o.code, 0) << o.err;
     return size_of(folder / (name + "/pictures/attention.png"));
   };
-  const auto narrow = drawn("narrow", "[8,3]"), wide = drawn("wide", "[3,80]");
+  const auto narrow = drawn("narrow", "[60,3]"), wide = drawn("wide", "[3,80]");
   EXPECT_EQ(narrow.second, wide.second);
-  EXPECT_GE(wide.first - narrow.first, 4 * (80 - 8));  // of four heads
+  EXPECT_GE(wide.first - narrow.first, 4 * (80 - 60));  // of four heads
 }
 
 // Without a run the model is built without the memory of its parameters.
@@ -110,6 +110,41 @@ std::vector<std::string> formats_of(const std::string& run, const std::string& n
     formats.push_back(end);
   }
   return formats;
+}
+
+// Layers whose pairs depend on the tokens have a map, and no pattern.
+TEST(Draw, ShowsARunOfEveryKindOfModel) {
+  const Folder folder;
+  write(folder / "text", some_text(4000));
+  for (const std::string name : {"reformer", "reformer:duplication_small", "routing", "performer",
+                                 "compressive", "linformer", "etc", "bp_encoder", "expire_span"}) {
+    const std::string out = folder / name;
+    std::vector<std::string> words = {"train",
+                                      "--model",
+                                      name,
+                                      "--length",
+                                      "64",
+                                      "--batch",
+                                      "2",
+                                      "--steps",
+                                      "1",
+                                      "--data",
+                                      "bytes=" + (folder / "text"),
+                                      "--out",
+                                      out};
+    if (name.ends_with("_small")) words.insert(words.end(), {"--set", "model.vocab=256"});
+    const Outcome trained = run(words);
+    ASSERT_EQ(trained.code, 0) << name << trained.err;
+    ASSERT_EQ(remove((out + "/pictures/attention.png").c_str()), 0) << name;
+    const Outcome o = run({"draw", "--out", out});
+    EXPECT_EQ(o.code, 0) << name << o.err;
+    EXPECT_TRUE(is_picture(out + "/pictures/attention.png")) << name;
+    const bool hidden = name.starts_with("reformer") || name == "routing";
+    EXPECT_EQ(o.out.find("depends on the tokens: see pictures/attention") != std::string::npos,
+              hidden)
+        << name << o.out;
+    EXPECT_EQ(exists(out + "/pictures/pattern.png"), name != "reformer:duplication_small") << name;
+  }
 }
 
 TEST(Draw, WritesTheFormatsThatAreAskedFor) {

@@ -122,7 +122,7 @@ void draw_pattern(const RunConfig& config, int64_t first, const std::vector<Laye
   picture.write(paths,
                 {title, fmt::format("keys 0 to {}{}", columns - 1, grain),
                  fmt::format("queries 0 to {}", rows - 1), "share of pairs"},
-                0.5);
+                0.5, true);
 }
 
 /// Draws what the checkpoint that a run has loaded computes.

@@ -230,8 +230,8 @@ void PanelPicture::set(int64_t layer, int64_t head, int64_t row, int64_t column,
   values_[static_cast<size_t>(at)] = share;
 }
 
-void PanelPicture::write(const std::vector<std::string>& paths, const Text& text,
-                         double exponent) const {
+void PanelPicture::write(const std::vector<std::string>& paths, const Text& text, double exponent,
+                         bool dark_high) const {
   const auto labels = [this](const char* name, int64_t first, int64_t panels, int64_t size) {
     std::vector<std::string> v(static_cast<size_t>(begin(panels, size) - gap_));
     for (int64_t i = 0; i < panels; ++i) {
@@ -251,6 +251,7 @@ void PanelPicture::write(const std::vector<std::string>& paths, const Text& text
                     .low = 0,
                     .high = 1,
                     .exponent = exponent,
+                    .dark_high = dark_high,
                     .panel_rows = rows_,
                     .panel_columns = columns_,
                     .gap = gap_};

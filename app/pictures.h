@@ -21,8 +21,9 @@ class PanelPicture {
     std::string title, x_label, y_label, value_label;
   };
   /// Writes a picture in the formats that the ends of the paths name (write_line_plot()). Values
-  /// are raised to `exponent` to get the colour. Throws IoError.
-  void write(const std::vector<std::string>& paths, const Text& text, double exponent) const;
+  /// are raised to `exponent` to get the colour; `dark_high` is that of HeatMap. Throws IoError.
+  void write(const std::vector<std::string>& paths, const Text& text, double exponent,
+             bool dark_high = false) const;
 
  private:
   int64_t begin(int64_t panel, int64_t size) const { return panel * (size + gap_); }

@@ -148,7 +148,12 @@ class HeatMapChart {
     return (widest_of(map_.column_labels) + 2) * static_cast<double>(drawn) > extent(map_.columns);
   }
   /// Returns the height below the cells that the labels of columns take.
-  double column_height() const { return columns_upwards() ? widest_of(map_.column_labels) + 4 : 16; }
+  double column_height() const {
+    return columns_upwards() ? widest_of(map_.column_labels) + 4 : 16;
+  }
+
+  /// Returns the colour at a position in the range, 0 to 1.
+  Colour colour_of(double place) const { return heat(map_.dark_high ? 1 - place : place); }
 
   void measure_values() {
     low_ = map_.low, high_ = map_.high;
@@ -170,7 +175,7 @@ class HeatMapChart {
         const double value = largest(r, c);
         if (std::isnan(value)) continue;
         const double share = std::clamp((value - low_) / (high_ - low_), 0.0, 1.0);
-        const Colour colour = heat(std::pow(share, map_.exponent));
+        const Colour colour = colour_of(std::pow(share, map_.exponent));
         for (int64_t y = r / step * cell_; y < (r / step + 1) * cell_; ++y) {
           const auto row = pixels.begin() + y * width + c / step * cell_;
           std::fill(row, row + cell_, colour);
@@ -241,7 +246,7 @@ class HeatMapChart {
     if (map_.exponent == 1) return make_ticks(low_, high_, most);
     std::vector<double> round = {low_, high_};  // small values have much of the bar
     for (const double part : {1.0, 0.3}) {
-      for (int decade = 0; decade < 6; ++decade) {
+      for (int decade = 0; decade < 5; ++decade) {
         round.push_back(low_ + part * (high_ - low_) / std::pow(10, decade));
       }
     }
@@ -266,7 +271,7 @@ class HeatMapChart {
     std::vector<Colour> pixels;
     for (int64_t y = 0; y < rows; ++y) {
       const double share = (static_cast<double>(rows - y) - 0.5) / static_cast<double>(rows);
-      pixels.insert(pixels.end(), bar_width * per_unit, heat(share));
+      pixels.insert(pixels.end(), bar_width * per_unit, colour_of(share));
     }
     canvas.pixels(bar, frame_.top, static_cast<int>(bar_width * per_unit), pixels);
     double widest = 0;

@@ -54,6 +54,7 @@ struct HeatMap {
   double low = 0, high = 0;  ///< range of the colours; equal: from the smallest value to the
                              ///< largest
   double exponent = 1;       ///< of the position in the range, e.g. 0.5 to tell small values apart
+  bool dark_high = false;    ///< large values are dark, to stand out of a map that is mostly empty
   int cell = 0;  ///< size of a cell, in units of 1/96 inch; 0: about 400 along the longer side
   /// Of a map that consists of panels: the rows and columns of each, and the cells between them.
   /// Each panel has a frame. 0: the map is one panel.

@@ -211,6 +211,11 @@ TEST(Plot, HeatMapColoursItsCells) {
   EXPECT_EQ(cell(1, 0), white);
   EXPECT_NE(cell(0, 1), cell(0, 0));
   EXPECT_NE(cell(0, 1), cell(0, 2));
+  map.dark_high = true;
+  write_heat_map(folder / "y.png", map);
+  const Pixels dark = read_png(folder / "y.png");
+  EXPECT_EQ(dark.at(left + 133, 88 + 133), cell(0, 2));
+  EXPECT_EQ(dark.at(left + 2 * 266 + 133, 88 + 133), cell(0, 0));
 }
 
 TEST(Plot, CellsMayHaveASizeOfTheirOwn) {

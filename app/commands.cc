@@ -89,6 +89,10 @@ const Flag flags[] = {
     {"--eval-tokens", "eval_tokens",
      "tokens that a validation reads, spread over the validation part; 0: all of it"},
     {"--tensorboard", "tensorboard", "also write figures to tensorboard/, for TensorBoard", true},
+    {.name = "--pictures",
+     .key = "pictures",
+     .help = "formats of pictures: png, svg or pdf, or several, as png,pdf",
+     .also = "format"},
 };
 
 const Flag beam_flags[] = {
@@ -231,6 +235,7 @@ constexpr Use uses[] = {
     {"eval_every", train},
     {"eval_tokens", train},
     {"tensorboard", train},
+    {"pictures", train | eval | draw},
     {"profiles.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     {"questions.", train | eval | draw, "runs", [](const Case& c) { return c.run; }},
     // Training with and without labels may share a command line.

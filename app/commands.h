@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/program.h"
 #include "app/provenance.h"
 #include "app/run.h"
 #include "app/tasks/task_data.h"
@@ -97,6 +98,9 @@ std::string one_line(std::string text);
 
 /// Prints a text, which may hold any bytes, and a line feed to standard output.
 void print_text(const std::string& text);
+
+/// What run_program() was given; empty: nothing.
+OnRow& on_row();
 
 /// Prints a line to standard error, as errors show what files and their names hold.
 void say(const std::string& text);

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -37,9 +38,25 @@ std::string name_of(const AttentionOutline& outline) {
   return name;
 }
 
+/// Returns what a layer attends to. Of a run, whose picture of attention shows more, nothing if
+/// that depends on the tokens; else throws NotImplemented then.
+LayerPairs pairs_of(const LanguageModel& model, int64_t layer, int64_t length, bool of_run) try {
+  LayerPairs pairs{need<ShowsAttention>(model).attention_outline(layer, length), {}};
+  for (int64_t head = 0; head < pairs.outline.heads; ++head) {
+    pairs.heads.push_back(count_pairs(pairs.outline, head));
+  }
+  return pairs;
+} catch (const NotImplemented&) {
+  if (!of_run) throw;
+  return {};
+}
+
 /// Prints a line for each run of heads that attend to the same number of pairs.
 void print_layer(int64_t layer, const LayerPairs& pairs) {
   const auto& heads = pairs.heads;
+  if (heads.empty()) {
+    std::puts(fmt::format("{:>5}  depends on the tokens: see pictures/attention", layer).c_str());
+  }
   for (size_t first = 0; first < heads.size();) {
     size_t last = first;
     while (last + 1 < heads.size() && heads[last + 1].attended == heads[first].attended &&
@@ -80,6 +97,34 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
   }
 }
 
+/// Draws the pairs of layers, of which `first` is the number of the first. Panels are as large as
+/// the largest layer.
+void draw_pattern(const RunConfig& config, int64_t first, const std::vector<LayerPairs>& layers,
+                  const std::vector<std::string>& paths) {
+  int64_t rows = 1, columns = 1, heads = 1;
+  for (const LayerPairs& pairs : layers) {
+    heads = std::max(heads, std::min(std::ssize(pairs.heads), drawn_heads));
+    rows = std::max(rows, pairs.outline.rows);
+    columns = std::max(columns, pairs.outline.columns);
+  }
+  const int64_t cell = (std::max(rows, columns) + drawn_cells - 1) / drawn_cells;
+  const int64_t panels = std::min(std::ssize(layers), drawn_layers);
+  PanelPicture picture(first, panels, heads, (rows + cell - 1) / cell, (columns + cell - 1) / cell);
+  for (int64_t layer = 0; layer < panels; ++layer) {
+    const LayerPairs& pairs = layers[static_cast<size_t>(layer)];
+    for (int64_t head = 0; head < std::min(heads, pairs.outline.heads); ++head) {
+      draw_head(pairs, head, cell, layer, picture);
+    }
+  }
+  const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
+  const std::string title =
+      fmt::format("pairs of {} in {} tokens", config.model_name, config.length);
+  picture.write(paths,
+                {title, fmt::format("keys 0 to {}{}", columns - 1, grain),
+                 fmt::format("queries 0 to {}", rows - 1), "share of pairs"},
+                0.5, true);
+}
+
 /// Draws what the checkpoint that a run has loaded computes.
 void draw_checkpoint(const TrainingRun& run, const Position& at) {
   const auto data = open_task_data(run);
@@ -116,7 +161,8 @@ int draw_command(int argc, const char* const* argv) {
 
   RunConfig config;
   std::unique_ptr<LanguageModel> model;
-  if (last_setting(line.settings, "model.name") != nullptr) {
+  const bool of_run = last_setting(line.settings, "model.name") == nullptr;
+  if (!of_run) {
     config = make_config(line.settings);
     require_used(line, config);
     set_process(config);
@@ -141,11 +187,10 @@ int draw_command(int argc, const char* const* argv) {
   std::vector<LayerPairs> layers;
   OutlineCount total;
   for (int64_t layer = first; layer < last; ++layer) {
-    LayerPairs pairs{need<ShowsAttention>(*model).attention_outline(layer, config.length), {}};
-    for (int64_t head = 0; head < pairs.outline.heads; ++head) {
-      pairs.heads.push_back(count_pairs(pairs.outline, head));
-      total.attended += pairs.heads.back().attended;
-      total.computed += pairs.heads.back().computed;
+    LayerPairs pairs = pairs_of(*model, layer, config.length, of_run);
+    for (const OutlineCount& head : pairs.heads) {
+      total.attended += head.attended;
+      total.computed += head.computed;
     }
     print_layer(layer, pairs);
     layers.push_back(std::move(pairs));
@@ -155,26 +200,11 @@ int draw_command(int argc, const char* const* argv) {
                             static_cast<double>(std::max<int64_t>(total.attended, 1)))
                 .c_str());
 
-  const AttentionOutline& shape = layers.front().outline;
-  const int64_t longest = std::max({shape.rows, shape.columns, int64_t{1}});
-  const int64_t cell = (longest + drawn_cells - 1) / drawn_cells;
-  const int64_t panels = std::min(last - first, drawn_layers);
-  const int64_t heads = std::min(shape.heads, drawn_heads);
-  PanelPicture picture(first, panels, heads, (shape.rows + cell - 1) / cell,
-                       (shape.columns + cell - 1) / cell);
-  for (int64_t layer = 0; layer < panels; ++layer) {
-    for (int64_t head = 0; head < heads; ++head) {
-      draw_head(layers[static_cast<size_t>(layer)], head, cell, layer, picture);
-    }
-  }
+  if (total.attended == 0) return 0;
   make_folders(*out + "/pictures", "pictures");
-  const std::string path = *out + "/pictures/pattern.png";
-  const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
-  picture.write(path,
-                {fmt::format("pairs of {} in {} tokens", config.model_name, config.length),
-                 fmt::format("keys 0 to {} of every head{}", shape.columns - 1, grain), "queries"},
-                0.5);
-  say(fmt::format("pattern: {}", path));
+  const std::vector<std::string> paths = config.pictures.paths(*out + "/pictures/pattern");
+  draw_pattern(config, first, layers, paths);
+  say(fmt::format("pattern: {}", fmt::join(paths, ", ")));
   return 0;
 }
 

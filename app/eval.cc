@@ -132,13 +132,14 @@ std::string to_csv(const std::vector<std::vector<std::string>>& rows) {
 
 /// Draws how often each class was predicted for each label, if there are classes, as shares of the
 /// labels.
-void draw_confusions(const TaskData::Report& report, const std::string& out,
+void draw_confusions(const TaskData::Report& report, const TrainingRun& run,
                      const std::string& part) {
   const size_t count = report.classes.size();
   if (count < 2) return;
   HeatMap map{.title = fmt::format("{}: what was predicted", part),
               .x_label = "predicted",
               .y_label = "label",
+              .value_label = "share of the label",
               .rows = static_cast<int64_t>(count),
               .columns = static_cast<int64_t>(count),
               .row_labels = report.classes,
@@ -152,10 +153,12 @@ void draw_confusions(const TaskData::Report& report, const std::string& out,
       map.values.push_back(all > 0 ? row[static_cast<std::ptrdiff_t>(c)] / all : std::nan(""));
     }
   }
-  make_folders(out + "/pictures", "eval");
-  const std::string path = fmt::format("{}/pictures/confusions-{}.png", out, part);
-  write_heat_map(path, map);
-  std::fprintf(stderr, "%s\n", Error(path).what());
+  make_folders(run.out + "/pictures", "eval");
+  for (const std::string& path :
+       run.config.pictures.paths(fmt::format("{}/pictures/confusions-{}", run.out, part))) {
+    write_heat_map(path, map);
+    say(path);
+  }
 }
 
 /// Returns advice about an empty split.
@@ -255,7 +258,7 @@ int eval_command(int argc, const char* const* argv) {
     for (const std::string& text : r.lines) tell(text);
     for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
   }
-  if (!trained.is_hub) draw_confusions(report, run.out, part);
+  if (!trained.is_hub) draw_confusions(report, run, part);
   const auto& rows = report.rows.empty() ? written.rows : report.rows;
   require(predictions.empty() || !rows.empty(), "--predictions",
           "nothing is predicted of single rows here{}",

@@ -18,16 +18,18 @@ namespace {
 
 constexpr int64_t reported_tokens = 1024;
 constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
+constexpr int64_t drawn_decoded = 128;  // tokens of a decoder that reads a source
 constexpr int64_t drawn_span_tokens = 48;
 constexpr int64_t lifetime_tokens = 4096, lifetime_rows = 40;
 
-std::string picture(const std::string& out, const char* name) {
-  make_folders(out + "/pictures", "pictures");
-  return out + "/pictures/" + name;
+/// Returns the paths of a picture of a run, one for each format.
+std::vector<std::string> pictures_of(const TrainingRun& run, const char* name) {
+  make_folders(run.out + "/pictures", "pictures");
+  return run.config.pictures.paths(run.out + "/pictures/" + name);
 }
 
 /// Draws a line from 0 for every head, and one across its layer for their mean.
-void draw_span_bars(const std::string& path, const std::string& title,
+void draw_span_bars(const std::vector<std::string>& paths, const std::string& title,
                     const std::vector<std::vector<double>>& layers) {
   LinePlot plot{.title = title, .x_label = "layer", .y_label = "tokens back", .whole_x = true};
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -39,12 +41,9 @@ void draw_span_bars(const std::string& path, const std::string& title,
       plot.series.push_back({.x = {x}, .y = {layers[i][h]}, .markers = true});
       mean += layers[i][h] / count;
     }
-    plot.series.push_back({.name = i == 0 ? "mean of the heads of a layer" : "",
-                           .x = {at - 0.45, at + 0.45},
-                           .y = {mean, mean},
-                           .colour = 1});
+    plot.series.push_back({.x = {at - 0.45, at + 0.45}, .y = {mean, mean}, .colour = 1});
   }
-  write_line_plot(path, plot);
+  for (const std::string& path : paths) write_line_plot(path, plot);
 }
 
 /// Returns the kind of a byte as lifetimes.png tells them apart.
@@ -87,6 +86,10 @@ struct DrawnMap {
   std::vector<float> values;
 };
 
+DrawnMap drawn_map(const Tensor& map) {
+  return {map.dim(0), map.dim(1), map.dim(2), map.to_vector<float>()};
+}
+
 /// Returns the maps of the layers that are drawn. Keys may be more or fewer than rows, and differ
 /// between layers.
 std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& tokens) {
@@ -94,10 +97,66 @@ std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& token
   require<NoAttentionMap>(shown != nullptr, "attention map", "this model has none");
   std::vector<DrawnMap> maps;
   for (int64_t layer = 0; layer < std::min(model.layers(), drawn_layers); ++layer) {
-    const Tensor map = shown->attention_map(tokens, layer);
-    maps.push_back({map.dim(0), map.dim(1), map.dim(2), map.to_vector<float>()});
+    maps.push_back(drawn_map(shown->attention_map(tokens, layer)));
   }
   return maps;
+}
+
+/// Returns those of a decoder: of its own tokens, or of the source.
+std::vector<DrawnMap> decoder_maps(const ShowsDecoder& model, const Tensor& source,
+                                   const Tensor& tokens, bool cross) {
+  std::vector<DrawnMap> maps;
+  for (int64_t layer = 0; layer < std::min(model.decoder_layers(), drawn_layers); ++layer) {
+    maps.push_back(drawn_map(model.decoder_map(source, tokens, layer, cross)));
+  }
+  return maps;
+}
+
+/// Draws a panel for each layer and head. All have the same scale.
+void write_maps(const std::vector<std::string>& paths, const std::string& title,
+                const std::vector<DrawnMap>& maps, const char* queries_of, const char* keys_of) {
+  int64_t rows = 0, keys = 0;
+  for (const DrawnMap& map : maps) {
+    rows = std::max(rows, map.rows);
+    keys = std::max(keys, map.keys);
+  }
+  const auto layers = static_cast<int64_t>(maps.size());
+  const int64_t heads = std::min(maps[0].heads, drawn_heads);
+  PanelPicture grid(0, layers, heads, rows, keys);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto& [all, own, columns, p] = maps[static_cast<size_t>(layer)];
+    for (int64_t i = 0; i < heads * own * columns; ++i) {
+      const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
+      if (share > 0) {
+        grid.set(layer, i / (own * columns), i / columns % own, i % columns, share);
+      }
+    }
+  }
+  const PanelPicture::Text text{title, fmt::format("{} 0 to {}", keys_of, keys - 1),
+                                fmt::format("{} 0 to {}", queries_of, rows - 1), "probability"};
+  grid.write(paths, text, 0.25);  // a probability of 1/100 gets about a third of the colour range
+}
+
+/// Returns ids as a batch of one.
+Tensor batch_of(const std::vector<int32_t>& ids, Device device) {
+  return Tensor::from(ids, {1, std::ssize(ids)}, device);
+}
+
+/// Draws what the decoder of an encoder-decoder attends to, after the source.
+void draw_decoder(const TrainingRun& run, const TaskData& task_data, const Tensor& source) {
+  const auto* const model = ask<ShowsDecoder>(std::as_const(*run.model));
+  if (model == nullptr) return;
+  const std::vector<int32_t> ids =
+      task_data.first_decoded(std::min(run.model->max_length(), drawn_decoded));
+  if (ids.empty()) return;
+  const Tensor tokens = batch_of(ids, run.device);
+  const std::string name = fmt::format("decoder of {}", run.config.model_name);
+  write_maps(pictures_of(run, "attention_decoder"),
+             fmt::format("attention of the {} to itself", name),
+             decoder_maps(*model, source, tokens, false), "queries", "keys");
+  write_maps(pictures_of(run, "attention_cross"),
+             fmt::format("attention of the {} to the source", name),
+             decoder_maps(*model, source, tokens, true), "queries", "keys of the source");
 }
 
 /// Returns for each layer how many steps each of the tokens is remembered, which are read in
@@ -171,7 +230,8 @@ void PanelPicture::set(int64_t layer, int64_t head, int64_t row, int64_t column,
   values_[static_cast<size_t>(at)] = share;
 }
 
-void PanelPicture::write(const std::string& path, const Text& text, double exponent) const {
+void PanelPicture::write(const std::vector<std::string>& paths, const Text& text, double exponent,
+                         bool dark_high) const {
   const auto labels = [this](const char* name, int64_t first, int64_t panels, int64_t size) {
     std::vector<std::string> v(static_cast<size_t>(begin(panels, size) - gap_));
     for (int64_t i = 0; i < panels; ++i) {
@@ -179,78 +239,65 @@ void PanelPicture::write(const std::string& path, const Text& text, double expon
     }
     return v;
   };
-  write_heat_map(path, {.title = text.title,
-                        .x_label = text.x_label,
-                        .y_label = text.y_label,
-                        .rows = begin(layers_, rows_) - gap_,
-                        .columns = begin(heads_, columns_) - gap_,
-                        .values = values_,
-                        .row_labels = labels("layer", first_layer_, layers_, rows_),
-                        .column_labels = labels("head", 0, heads_, columns_),
-                        .low = 0,
-                        .high = 1,
-                        .exponent = exponent});
+  const HeatMap map{.title = text.title,
+                    .x_label = text.x_label,
+                    .y_label = text.y_label,
+                    .value_label = text.value_label,
+                    .rows = begin(layers_, rows_) - gap_,
+                    .columns = begin(heads_, columns_) - gap_,
+                    .values = values_,
+                    .row_labels = labels("layer", first_layer_, layers_, rows_),
+                    .column_labels = labels("head", 0, heads_, columns_),
+                    .low = 0,
+                    .high = 1,
+                    .exponent = exponent,
+                    .dark_high = dark_high,
+                    .panel_rows = rows_,
+                    .panel_columns = columns_,
+                    .gap = gap_};
+  for (const std::string& path : paths) write_heat_map(path, map);
 }
 
 std::vector<std::string> draw_run(const TrainingRun& run, const TaskData& task_data,
                                   const LossUnit& unit) {
   std::vector<std::string> drawn;
   const auto add = [&](const char* what, const char* file) {
-    drawn.push_back(fmt::format("{}: {}/pictures/{}", what, run.out, file));
+    const std::string path = run.out + "/pictures/" + file;
+    drawn.push_back(
+        fmt::format("{}: {}", what, fmt::join(run.config.pictures.paths(path), ", ")));
   };
   if (kind_of_path(run.out + "/metrics.jsonl", "pictures") == PathKind::file) {
     try {
       draw_loss(run, unit);
-      add("losses", "loss.png");
+      add("losses", "loss");
     } catch (const ValueError&) {  // no figures yet
     }
-    if (draw_living(run)) add("memories that are kept", "living.png");
+    if (draw_living(run)) add("memories that are kept", "living");
   }
   if (draw_attention(run, task_data)) {
-    add("attention on the validation part", "attention.png");
+    add("attention on the validation part", "attention");
   }
-  if (draw_spans(run, task_data)) add("spans", "spans.png");
-  if (draw_lifetimes(run, task_data)) add("lifetimes of memories", "lifetimes.png");
+  if (draw_spans(run, task_data)) add("spans", "spans");
+  if (draw_lifetimes(run, task_data)) add("lifetimes of memories", "lifetimes");
   return drawn;
 }
 
 void draw_loss(const TrainingRun& run, const LossUnit& unit) {
-  write_loss_curve(picture(run.out, "loss.png"), run.out + "/metrics.jsonl",
-                   run.config.model_name + " on " + run.config.task, unit);
+  for (const std::string& path : pictures_of(run, "loss")) {
+    write_loss_curve(path, run.out + "/metrics.jsonl",
+                     run.config.model_name + " on " + run.config.task, unit);
+  }
 }
 
 bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   const std::vector<int32_t> ids =
       task_data.first_tokens(std::min(run.config.length, drawn_tokens));
-  const auto n = static_cast<int64_t>(ids.size());
-  if (n < 1) return false;
-  const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
-
-  const std::vector<DrawnMap> maps = drawn_maps(*run.model, tokens);
-  int64_t rows = 0, keys = 0;
-  for (const DrawnMap& map : maps) {
-    rows = std::max(rows, map.rows);
-    keys = std::max(keys, map.keys);
-  }
-  const auto layers = static_cast<int64_t>(maps.size());
-  const int64_t heads = std::min(maps[0].heads, drawn_heads);
-
-  PanelPicture grid(0, layers, heads, rows, keys);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    const auto& [all, own, columns, p] = maps[static_cast<size_t>(layer)];
-    for (int64_t i = 0; i < heads * own * columns; ++i) {
-      const auto share = static_cast<double>(p[static_cast<size_t>(i)]);
-      if (share > 0) {
-        grid.set(layer, i / (own * columns), i / columns % own, i % columns, share);
-      }
-    }
-  }
-  const PanelPicture::Text text{
-      fmt::format("attention of {} to {} tokens", run.config.model_name, n),
-      fmt::format("keys 0 to {} of every head", keys - 1),
-      fmt::format("queries 0 to {} of every layer", rows - 1)};
-  grid.write(picture(run.out, "attention.png"), text,
-             0.25);  // a probability of 1/100 gets about a third of the colour range
+  if (ids.empty()) return false;
+  const Tensor tokens = batch_of(ids, run.device);
+  write_maps(pictures_of(run, "attention"),
+             fmt::format("attention of {} to {} tokens", run.config.model_name, ids.size()),
+             drawn_maps(*run.model, tokens), "queries", "keys");
+  draw_decoder(run, task_data, tokens);
   return true;
 } catch (const NoAttentionMap& e) {  // a model of one's own may have no attention
   std::fprintf(stderr, "no picture of attention: %s\n", e.what());
@@ -312,9 +359,11 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
       .title = fmt::format("tokens back that {} sees from each token", run.config.model_name),
       .x_label = fmt::format("the first {} tokens", shown),
       .y_label = "layer.head",
+      .value_label = "tokens back",
       .rows = layers * heads,
       .columns = shown,
-      .cell = static_cast<int>(std::min<int64_t>(22, 8192 / (layers * heads)))};
+      .cell = static_cast<int>(
+          std::min<int64_t>(18, 4096 / std::max(layers * heads, drawn_span_tokens)))};
   std::vector<std::vector<double>> means(static_cast<size_t>(layers));
   bool differ = false;
   for (int64_t row = 0; row < layers * heads; ++row) {
@@ -328,16 +377,17 @@ bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
     means[static_cast<size_t>(row / heads)].push_back(sum / static_cast<double>(n));
     map.row_labels.push_back(fmt::format("{}.{}", row / heads, row % heads));
   }
-  draw_span_bars(picture(run.out, "spans.png"),
-                 fmt::format("spans of {}: every head of every layer", run.config.model_name),
-                 means);
+  draw_span_bars(
+      pictures_of(run, "spans"),
+      fmt::format("spans of {}: heads, and their mean in each layer", run.config.model_name),
+      means);
   if (!differ) return true;
   const bool bytes = task_data.items() == "bytes";
   for (int64_t t = 0; t < shown; ++t) {
     const int32_t id = ids[static_cast<size_t>(t)];
     map.column_labels.push_back(bytes ? byte_label(id) : std::to_string(id));
   }
-  write_heat_map(picture(run.out, "spans_along_text.png"), map);
+  for (const std::string& path : pictures_of(run, "spans_along_text")) write_heat_map(path, map);
   return true;
 }
 
@@ -354,8 +404,9 @@ bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
     longest = std::max(longest, *std::max_element(steps.begin(), steps.end()));
   }
   HeatMap map{.title = fmt::format("how long {} remembers", run.config.model_name),
-              .x_label = "steps, from; colour: share of the kind",
+              .x_label = "steps, from",
               .y_label = "layer, kind of token: mean",
+              .value_label = "share of the kind",
               .columns = 2 + static_cast<int64_t>(2 * std::log2(longest)),
               .high = 1,
               .exponent = 0.5};
@@ -367,7 +418,7 @@ bool draw_lifetimes(const TrainingRun& run, const TaskData& task_data) {
   for (size_t i = 0; i < layers.size(); ++i) {
     add_histogram(map, static_cast<int64_t>(i), layers[i], kinds);
   }
-  write_heat_map(picture(run.out, "lifetimes.png"), map);
+  for (const std::string& path : pictures_of(run, "lifetimes")) write_heat_map(path, map);
   return true;
 }
 
@@ -376,6 +427,11 @@ void rehearse_pictures(const LanguageModel& model, int64_t length) {
       Tensor::zeros({1, std::min(length, drawn_tokens)}, DType::i32, model.device());
   try {
     drawn_maps(model, tokens);
+    if (const auto* const decoder = ask<ShowsDecoder>(model)) {
+      const Tensor decoded = Tensor::zeros({1, std::min(model.max_length(), drawn_decoded)},
+                                           DType::i32, model.device());
+      for (const bool cross : {false, true}) decoder_maps(*decoder, tokens, decoded, cross);
+    }
   } catch (const NoAttentionMap&) {  // then there is no picture
   }
   if (const auto* const learns = ask<LearnsSpans>(model)) learns->seen_spans(tokens);
@@ -394,12 +450,12 @@ bool draw_living(const TrainingRun& run) {
     living.y.push_back(rows->number());
   }
   if (living.x.empty()) return false;
-  write_line_plot(
-      picture(run.out, "living.png"),
-      {.title = fmt::format("memories of {} that the next token sees", run.config.model_name),
-       .x_label = "step",
-       .y_label = "memories of a layer",
-       .series = {living}});
+  const LinePlot plot{
+      .title = fmt::format("memories of {} that the next token sees", run.config.model_name),
+      .x_label = "step",
+      .y_label = "memories of a layer",
+      .series = {living}};
+  for (const std::string& path : pictures_of(run, "living")) write_line_plot(path, plot);
   return true;
 }
 

@@ -18,11 +18,12 @@ class PanelPicture {
   void set(int64_t layer, int64_t head, int64_t row, int64_t column, double share);
 
   struct Text {
-    std::string title, x_label, y_label;
+    std::string title, x_label, y_label, value_label;
   };
-  /// Writes a picture, SVG if the path ends in ".svg", else PNG. Values are raised to `exponent` to
-  /// get the colour. Throws IoError.
-  void write(const std::string& path, const Text& text, double exponent) const;
+  /// Writes a picture in the formats that the ends of the paths name (write_line_plot()). Values
+  /// are raised to `exponent` to get the colour; `dark_high` is that of HeatMap. Throws IoError.
+  void write(const std::vector<std::string>& paths, const Text& text, double exponent,
+             bool dark_high = false) const;
 
  private:
   int64_t begin(int64_t panel, int64_t size) const { return panel * (size + gap_); }
@@ -35,10 +36,14 @@ class PanelPicture {
 /// IoError.
 std::vector<std::string> draw_run(const TrainingRun& run, const TaskData& task_data,
                                   const LossUnit& unit);
+// Pictures have the formats of RunConfig::pictures, here called by the names of PNG.
+
 /// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// Draws "pictures/attention.png": the attention probabilities of each layer and head over the
-/// first tokens of the validation split. Returns false, and draws nothing, if the model has no
+/// first tokens of the validation split, all on one scale. Of an encoder-decoder they are those of
+/// the encoder, and "pictures/attention_decoder.png" and "pictures/attention_cross.png" those of
+/// the decoder to itself and to the source. Returns false, and draws nothing, if the model has no
 /// attention map or the split no tokens.
 bool draw_attention(const TrainingRun& run, const TaskData& task_data);
 /// Returns a line for each layer of a decoder or encoder that says which share of the visible keys

@@ -137,6 +137,11 @@ int run_command(int argc, char** argv, const std::string& program) {
 
 }  // namespace
 
+OnRow& on_row() {
+  static OnRow function;
+  return function;
+}
+
 int models_command(int argc, const char* const* argv) {
   const std::string name = name_given(argc, argv, "models",
                                       "longspan models [NAME]: every model and preset, or the keys "
@@ -161,7 +166,8 @@ int models_command(int argc, const char* const* argv) {
 }
 
 int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own_models,
-                std::initializer_list<SampleTaskEntry> own_tasks) try {
+                std::initializer_list<SampleTaskEntry> own_tasks, OnRow told) try {
+  on_row() = std::move(told);
   for (const ModelEntry& entry : own_models) register_model(entry);
   for (const SampleTaskEntry& entry : own_tasks) register_task(entry);
   return run_command(argc, argv, name_of_program(argc, argv));

@@ -1,11 +1,20 @@
 #pragma once
 
+#include <functional>
 #include <initializer_list>
+#include <string>
 
+#include "data/io/json.h"
 #include "data/sample_task.h"
 #include "models/model_spec.h"
 
 namespace longspan {
+
+/// Told of each row of a run's metrics.jsonl when it is written: the run folder, the step, and the
+/// row's figures in order (docs/file-formats.md). Of several processes the first tells. An exception
+/// ends the run as an error.
+using OnRow =
+    std::function<void(const std::string& run, int64_t step, const Members& figures)>;
 
 /// Runs the command that argv[1] names (train, eval, generate, models, tasks, data, tokens, draw,
 /// memory or study; see docs/options.md) for the models and tasks of the library and those given,
@@ -13,8 +22,9 @@ namespace longspan {
 /// links longspan::app.
 ///   models  those that register_model() (models/all/registry.h) adds first
 ///   tasks   those that --task knows besides; their texts must live as long as the process
+///   on_row  is told what `train` logs, e.g. to show it elsewhere; may be empty
 /// Throws nothing: errors are printed.
 int run_program(int argc, char** argv, std::initializer_list<ModelEntry> models = {},
-                std::initializer_list<SampleTaskEntry> tasks = {});
+                std::initializer_list<SampleTaskEntry> tasks = {}, OnRow on_row = {});
 
 }  // namespace longspan

@@ -27,6 +27,7 @@ void RunConfig::visit(Fields& v) {
   v("keep_best", keep_best)("best_by", best_by)("patience", patience, many_or_none);
   v("log_every", log_every, range::positive)("eval_every", eval_every, range::not_negative);
   v("eval_tokens", eval_tokens, range::not_negative)("tensorboard", tensorboard);
+  v("pictures", pictures, "formats of pictures: png, svg or pdf, or several with commas");
   if (of_task) of_task->visit(v);
   v.enter("model");
   v("name", model_name);

@@ -17,6 +17,7 @@
 #include "nn/fields.h"
 #include "train/config.h"
 #include "train/parameter_groups.h"
+#include "train/plot.h"
 #include "train/schedule.h"
 #include "train/step_memory.h"
 
@@ -74,6 +75,7 @@ struct RunConfig {
   int64_t log_every = 10, eval_every = 0;
   bool tensorboard = false;  ///< also write figures for TensorBoard
   int64_t eval_tokens = 0;   ///< of the sample that a validation reads; 0: the whole split
+  PictureFormats pictures;
 
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;

@@ -8,8 +8,8 @@
 
 #include "app/commands.h"
 #include "app/run_folder.h"
+#include "app/runs/timeline_page.h"
 #include "app/step.h"
-#include "app/timeline.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "data/io/files.h"
@@ -181,11 +181,9 @@ void measure_strategy(Study& s, const std::string& strategy) {
   };
   for (const int64_t n : s.depths) measure(&StepShape::layers, n);
   for (const int64_t n : s.lengths) measure(&StepShape::length, n);
-  s.planner.step(base, s.device, [&](const MemoryTrace& trace, const Usage& before) {
-    s.timelines.push_back(
-        timeline_of(trace, before,
-                    fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
-  });
+  s.timelines.push_back(
+      timeline_of(s.planner, base, s.device,
+                  fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
 }
 
 void write_study(const Study& s, const std::string& out) {

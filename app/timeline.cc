@@ -3,191 +3,237 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
+#include <array>
 #include <map>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <utility>
 
-#include "data/io/files.h"
-#include "train/step_memory.h"
+#include "core/memory.h"
+#include "core/scope.h"
 
 namespace longspan {
 namespace {
 
-constexpr size_t columns = 500;  // of a picture
+constexpr size_t most_instants = 500;
 
-/// Returns "layer 3", "encoder layer 3", "embed", or "backward and update" without a scope.
-std::string part_of(const std::string& scope) {
+/// What ran during some events of a trace.
+struct Work {
+  size_t end = 0;  // the events before this one, from the end of the work before on
+  StepPart part = StepPart::forward;
+  bool node = false;                            // whether a node of the backward pass ran
+  std::string op = {}, inner = {}, scope = {};  // `inner`: an op that the function of a node ran
+};
+
+/// Notes which op causes the events of a device's trace, while there is one.
+class StepWatch final : public Watch {
+ public:
+  explicit StepWatch(Device device) : device_(device), before_(Watch::set(this)) {}
+  ~StepWatch() override { Watch::set(before_); }
+  StepWatch(const StepWatch&) = delete;
+  StepWatch& operator=(const StepWatch&) = delete;
+
+  /// Returns all works in their order. Those after the last node are of the update.
+  std::vector<Work> works() const {
+    std::vector<Work> all = works_;
+    for (auto work = all.rbegin(); work != all.rend() && !work->node; ++work) {
+      if (work->part == StepPart::backward) work->part = StepPart::update;
+    }
+    return all;
+  }
+
+  void kernel_begins(std::string_view kernel) override { kernel_ = kernel; }
+  void kernel_ends(std::span<const Operand> operands) override {
+    const bool computes = !operands.empty();
+    if (computes && nodes_.empty() && reached_ != StepPart::forward) note(kernel_);
+  }
+  void op_ends(std::string_view op, std::span<const int64_t>) override { note(op); }
+  void node_begins(std::string_view op, const std::string& scope) override {
+    note("");
+    if (MemoryTrace::of(device_) != nullptr) reached_ = StepPart::backward;
+    nodes_.emplace_back(op, scope);
+  }
+  void node_ends() override {
+    note("");
+    nodes_.pop_back();
+  }
+  void scope_begins() override {}
+  void scope_ends() override {}
+  void phase_begins(std::string_view) override {}
+  void phase_ends() override {}
+
+ private:
+  /// Ascribes the events since the last work to an op, or, within a node, to the node.
+  void note(std::string_view op) {
+    const MemoryTrace* const trace = MemoryTrace::of(device_);
+    if (trace == nullptr) return;
+    const size_t end = trace->events().size();
+    if (end == (works_.empty() ? 0 : works_.back().end)) return;
+    Work work{.end = end, .part = reached_, .op = std::string(op), .scope = Scope::path()};
+    if (!nodes_.empty()) {
+      work.node = true;
+      work.inner = std::exchange(work.op, nodes_.back().first);
+      if (work.scope.empty()) work.scope = nodes_.back().second;
+    }
+    works_.push_back(std::move(work));
+  }
+
+  Device device_;
+  Watch* before_;
+  StepPart reached_ = StepPart::forward;
+  std::string kernel_;
+  std::vector<std::pair<std::string, std::string>> nodes_;  // ops and scopes, outermost first
+  std::vector<Work> works_;
+};
+
+/// Returns "layer 3", "encoder layer 3", or the last name of a scope, such as "embed".
+std::string layer_of(const std::string& scope, StepPart part) {
   constexpr std::string_view layers = "layers.";
   const size_t at = scope.find(layers);
   if (at != std::string::npos) {
     const size_t number = at + layers.size();
     const std::string layer = "layer " + scope.substr(number, scope.find('.', number) - number);
-    return scope.find("encoder.") < at ? "encoder " + layer : layer;
+    if (scope.find("encoder.") < at) return "encoder " + layer;
+    return scope.find("decoder.") < at ? "decoder " + layer : layer;
   }
-  if (scope.empty()) return "backward and update";
-  const size_t dot = scope.rfind('.');
-  return dot == std::string::npos ? scope : scope.substr(dot + 1);
+  if (scope.empty()) return part == StepPart::update ? "update" : "outside of layers";
+  return scope.substr(scope.rfind('.') + 1);  // all of it without a dot
 }
 
-using BandOf = std::function<std::string(const MemoryTrace::Block&, Category)>;
+std::string text_of(const Work& work) {
+  std::string text = work.op.empty() ? "between ops" : work.op;
+  if (work.node) text = "of " + text;
+  if (!work.inner.empty() && work.inner != work.op) text += ": " + work.inner;
+  return work.scope.empty() ? text : fmt::format("{} in {}", text, work.scope);
+}
 
-/// Draws, in each column, the instant at which the most bytes were live.
-Timeline::Picture picture_of(const MemoryTrace& trace, const Usage& before,
-                             const std::string& title, const BandOf& band_of) {
-  Timeline::Picture picture;
-  picture.title = title;
-  std::map<std::string, size_t> index;
-  std::vector<double> now;
-  const auto band = [&](const std::string& name) {
-    const auto [at, added] = index.try_emplace(name, picture.bands.size());
+/// Follows the events of a trace.
+class Reader {
+ public:
+  Reader(const MemoryTrace& trace, const std::vector<Work>& works, const Usage& before)
+      : trace_(trace), works_(works), layers_of_(trace.blocks().size(), -1) {
+    for (int c = 0; c < category_count; ++c) {
+      const auto category = static_cast<Category>(c);
+      if (category == Category::cache || before[category] == 0) continue;
+      categories_[static_cast<size_t>(c)] = before[category];
+      if (layers_.empty()) layer("before the step");
+      layers_[0] += before[category];
+    }
+  }
+
+  Timeline read(const std::string& title) {
+    timeline_.title = title;
+    const auto& events = trace_.events();
+    int64_t sum = std::accumulate(categories_.begin(), categories_.end(), int64_t{0});
+    int64_t most = -1, most_of_all = -1;
+    size_t work = 0;
+    for (size_t i = 0; i < events.size(); ++i) {
+      while (work + 1 < works_.size() && works_[work].end <= i) ++work;
+      const MemoryTrace::Event& e = events[i];
+      if (e.category == Category::cache) continue;
+      categories_[static_cast<size_t>(e.category)] += e.bytes;
+      layers_[layer_of_block(e.block, work)] += e.bytes;
+      sum += e.bytes;
+      const size_t instant = i * std::min(most_instants, events.size()) / events.size();
+      if (timeline_.instants.size() <= instant) {
+        timeline_.instants.resize(instant + 1, now(work));
+        most = -1;
+      }
+      if (sum <= most) continue;
+      most = sum;
+      timeline_.instants.back() = now(work);
+      if (sum <= most_of_all) continue;
+      most_of_all = sum;
+      timeline_.peak = timeline_.instants.size() - 1;
+    }
+    keep_used_categories();
+    return std::move(timeline_);
+  }
+
+ private:
+  size_t layer(const std::string& name) {
+    const auto [at, added] = index_.try_emplace(name, timeline_.layers.size());
     if (added) {
-      picture.bands.push_back(name);
-      now.push_back(0);
+      timeline_.layers.push_back(name);
+      layers_.push_back(0);
     }
     return at->second;
-  };
-  for (int c = 0; c < category_count; ++c) {
-    const auto category = static_cast<Category>(c);
-    if (before[category] == 0 || category == Category::cache) continue;
-    const MemoryTrace::Block old{before[category], category, true, "before the step", "", {}};
-    now[band(band_of(old, category))] += static_cast<double>(before[category]);
   }
-  const auto& events = trace.events();
-  double sum = 0;
-  for (const double b : now) sum += b;
-  double most = -1;
-  for (size_t i = 0; i < events.size(); ++i) {
-    const MemoryTrace::Event& e = events[i];
-    if (e.category == Category::cache) continue;
-    now[band(band_of(trace.blocks()[e.block], e.category))] += static_cast<double>(e.bytes);
-    sum += static_cast<double>(e.bytes);
-    const size_t column = i * columns / events.size();
-    if (picture.points.size() <= column) {
-      picture.points.resize(column + 1, {now});
-      most = -1;
+
+  /// Returns the layer of a block: where it was allocated.
+  size_t layer_of_block(size_t block, size_t work) {
+    int64_t& known = layers_of_[block];
+    if (known < 0) {
+      const std::string& own = trace_.blocks()[block].scope;
+      const Work none;
+      const Work& at = works_.empty() ? none : works_[work];
+      known = static_cast<int64_t>(layer(layer_of(own.empty() ? at.scope : own, at.part)));
     }
-    if (sum > most) {
-      picture.points.back().bytes = now;
-      most = sum;
+    return static_cast<size_t>(known);
+  }
+
+  Timeline::Instant now(size_t work) const {
+    Timeline::Instant instant{.by_category = {categories_.begin(), categories_.end()},
+                              .by_layer = layers_,
+                              .op = "before any op"};
+    if (works_.empty()) return instant;
+    instant.part = works_[work].part;
+    instant.op = text_of(works_[work]);
+    return instant;
+  }
+
+  /// Leaves out categories without bytes, and gives all instants all layers.
+  void keep_used_categories() {
+    for (size_t c = category_count; c-- > 0;) {
+      const bool used =
+          std::any_of(timeline_.instants.begin(), timeline_.instants.end(),
+                      [&](const Timeline::Instant& i) { return i.by_category[c] != 0; });
+      if (used) {
+        timeline_.categories.insert(timeline_.categories.begin(),
+                                    std::string(name_of(static_cast<Category>(c))));
+        continue;
+      }
+      for (Timeline::Instant& i : timeline_.instants) {
+        i.by_category.erase(i.by_category.begin() + static_cast<std::ptrdiff_t>(c));
+      }
     }
+    for (Timeline::Instant& i : timeline_.instants) i.by_layer.resize(timeline_.layers.size(), 0);
   }
-  for (Timeline::Point& p : picture.points) p.bytes.resize(picture.bands.size(), 0.0);
-  return picture;
-}
 
-std::string colour(size_t i, size_t count) {
-  constexpr const char* few[] = {"#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f",
-                                 "#edc948", "#b07aa1", "#9c755f", "#bab0ac"};
-  if (count <= std::size(few)) return few[i];
-  return fmt::format("hsl({},55%,{}%)", i * 360 / count, i % 2 == 0 ? 50 : 62);
-}
-
-/// Returns SVG path steps along a line through columns `from` to `to`, in either direction, from
-/// the current point.
-std::string steps_of(const std::vector<int64_t>& line, int64_t from, int64_t to) {
-  const int64_t by = from < to ? 1 : -1;
-  std::string text;
-  for (int64_t begin = from, i = from + by;; i += by) {
-    const auto height = [&](int64_t column) { return line[static_cast<size_t>(column)]; };
-    if (i != to && height(i) == height(i - by)) continue;
-    text += fmt::format("h{}", i - begin);
-    if (i == to) return text;
-    text += fmt::format("v{}", height(i) - height(i - by));
-    begin = i;
-  }
-}
-
-/// Returns the outline, as a short SVG path in integers, of the columns where `above` differs from
-/// `below`.
-std::string outline_of(const std::vector<int64_t>& below, const std::vector<int64_t>& above) {
-  std::string text;
-  for (size_t from = 0, to = 0; from < below.size(); from = to) {
-    to = from + 1;
-    if (above[from] == below[from]) continue;
-    while (to < below.size() && above[to] != below[to]) ++to;
-    const auto first = static_cast<int64_t>(from), last = static_cast<int64_t>(to);
-    text += fmt::format("M{} {}{}V{}{}Z", from, above[from], steps_of(above, first, last),
-                        below[to - 1], steps_of(below, last - 1, first - 1));
-  }
-  return text;
-}
-
-std::string svg_of(const Timeline::Picture& p) {
-  constexpr double width = 860, height = 260, left = 80, top = 10;
-  double most = 1;
-  for (const Timeline::Point& point : p.points) {
-    double sum = 0;
-    for (const double b : point.bytes) sum += b;
-    most = std::max(most, sum);
-  }
-  const auto y = [&](double bytes) { return top + height * (1 - bytes / most); };
-  const auto thousandths = [&](double bytes) {
-    return static_cast<int64_t>(std::lround(1000 * (1 - bytes / most)));
-  };
-  std::string text = fmt::format("<h3>{}</h3>\n<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", p.title,
-                                 width + 10, height + 2 * top + 14);
-  text += fmt::format("<g transform=\"translate({},{}) scale({:.5f},{})\">\n", left, top,
-                      (width - left) / static_cast<double>(p.points.size()), height / 1000);
-  std::vector<double> floor(p.points.size(), 0.0);
-  for (size_t b = 0; b < p.bands.size(); ++b) {
-    std::vector<int64_t> below, above;
-    for (size_t i = 0; i < p.points.size(); ++i) {
-      below.push_back(thousandths(floor[i]));
-      floor[i] += p.points[i].bytes[b];
-      above.push_back(thousandths(floor[i]));
-    }
-    text += fmt::format("<path fill=\"{}\" d=\"{}\"><title>{}</title></path>\n",
-                        colour(b, p.bands.size()), outline_of(below, above), p.bands[b]);
-  }
-  text += "</g>\n";
-  for (int i = 0; i <= 4; ++i) {
-    const double bytes = most * i / 4;
-    text += fmt::format(
-        "<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" class=\"grid\"/>"
-        "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
-        left, width, y(bytes), y(bytes), left - 6, y(bytes) + 4,
-        bytes_text(static_cast<int64_t>(bytes)));
-  }
-  text += fmt::format(
-      "<text x=\"{}\" y=\"{}\">allocations and releases of one step, in order"
-      "</text>\n</svg>\n<p class=\"legend\">",
-      left, height + top + 16);
-  for (size_t b = 0; b < p.bands.size(); ++b) {
-    text += fmt::format("<span><i style=\"background:{}\"></i>{}</span> ",
-                        colour(b, p.bands.size()), p.bands[b]);
-  }
-  return text + "</p>\n";
-}
+  const MemoryTrace& trace_;
+  const std::vector<Work>& works_;
+  Timeline timeline_;
+  std::array<int64_t, category_count> categories_{};
+  std::vector<int64_t> layers_, layers_of_;  // bytes of layers, and the layers of blocks
+  std::map<std::string, size_t> index_;      // of layers, by name
+};
 
 }  // namespace
 
-Timeline timeline_of(const MemoryTrace& trace, const Usage& before, const std::string& title) {
-  Timeline t;
-  t.title = title;
-  t.pictures.push_back(
-      picture_of(trace, before, "by category",
-                 [](const MemoryTrace::Block&, Category c) { return std::string(name_of(c)); }));
-  t.pictures.push_back(
-      picture_of(trace, before, "by layer",
-                 [](const MemoryTrace::Block& block, Category) { return part_of(block.scope); }));
-  return t;
+const char* name_of(StepPart part) {
+  return part == StepPart::forward ? "forward" : part == StepPart::backward ? "backward" : "update";
 }
 
-void write_timelines(const std::string& path, const std::string& title,
-                     const std::vector<Timeline>& timelines) {
-  std::string page = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{0}</title>\n<style>"
-      "body{{font:14px sans-serif;max-width:960px;margin:2em auto;color:#222}}"
-      "svg{{width:100%;font-size:11px}}.grid{{stroke:#0002}}"
-      ".legend span{{margin-right:1em;white-space:nowrap}}"
-      ".legend i{{display:inline-block;width:.8em;height:.8em;margin-right:.3em}}"
-      "</style>\n<h1>{0}</h1>\n",
-      title);
-  for (const Timeline& t : timelines) {
-    page += fmt::format("<h2>{}</h2>\n", t.title);
-    for (const Timeline::Picture& p : t.pictures) page += svg_of(p);
-  }
-  replace_file(path, page + "</html>\n", "timeline");
+int64_t Timeline::Instant::total() const {
+  return std::accumulate(by_category.begin(), by_category.end(), int64_t{0});
+}
+
+size_t Timeline::begin_of(StepPart part) const {
+  const auto first = std::find_if(instants.begin(), instants.end(),
+                                  [&](const Instant& i) { return i.part == part; });
+  return static_cast<size_t>(first - instants.begin());
+}
+
+Timeline timeline_of(const StepPlanner& planner, const StepShape& shape, Device device,
+                     const std::string& title) {
+  Timeline timeline;
+  const StepWatch watch(device);
+  planner.step(shape, device, [&](const MemoryTrace& trace, const Usage& before) {
+    const std::vector<Work> works = watch.works();
+    timeline = Reader(trace, works, before).read(title);
+  });
+  return timeline;
 }
 
 }  // namespace longspan

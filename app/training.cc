@@ -706,7 +706,7 @@ void Training::log_step() {
     values.emplace_back("sent_bytes", s.sent_bytes());
   }
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
-  log_.row(at_.step, values);
+  row(at_.step, values);
   if (inversion_.largest > kDrift && !drift_said_) {
     drift_said_ = true;
     log_.say(
@@ -718,6 +718,11 @@ void Training::log_step() {
   inversion_.largest = 0;
   inversion_.inversions = 0;  // replayed steps are not watched
   logged_step_ = at_.step;
+}
+
+void Training::row(int64_t step, const Members& figures) {
+  log_.row(step, figures);
+  if (p_.is_first() && on_row()) on_row()(p_.run.out, step, figures);
 }
 
 void Training::say_why_not_recorded() {
@@ -768,7 +773,7 @@ void Training::validate() {
     for (const JsonMember& m : figures) {
       if (m.value.is_number()) row.emplace_back("valid_" + m.name, m.value);
     }
-    log_.row(at_.step, row);
+    row(at_.step, row);
     best_.add(at_.step, score);
   }
   const std::string by =

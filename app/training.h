@@ -119,6 +119,8 @@ class Training {
   double clipped_norm(const StepResult& done);
   void show();
   void log_step();
+  /// Adds a row to metrics.jsonl, and tells on_row().
+  void row(int64_t step, const Members& figures);
   /// Returns how many memories the next token sees, a mean over layers and samples; nothing unless
   /// the model deletes them one by one.
   std::optional<double> living_memories() const;

@@ -1,7 +1,10 @@
 // Draws curves. Each line of standard input is a JSON object that describes one picture:
 //
 //   {"path": "growth.png", "title": "..", "x_label": "..", "y_label": "..", "log": true,
-//    "series": [{"name": "..", "x": [..], "y": [..], "faint": false}]}
+//    "series": [{"name": "..", "x": [..], "y": [..], "faint": false}],
+//    "points": [{"name": "..", "x": 1, "y": 2}]}
+//
+// The end of the path names the format. Series or points may be left out.
 
 #include <cstdio>
 #include <exception>
@@ -19,7 +22,13 @@ void draw(const nlohmann::json& from) {
                 .y_label = from.at("y_label"),
                 .log_x = from.value("log", false),
                 .log_y = from.value("log", false)};
-  for (const nlohmann::json& series : from.at("series")) {
+  for (const nlohmann::json& point : from.value("points", nlohmann::json::array())) {
+    plot.points.push_back({.name = point.at("name"),
+                           .x = point.at("x"),
+                           .y = point.at("y"),
+                           .colour = static_cast<int>(plot.points.size())});
+  }
+  for (const nlohmann::json& series : from.value("series", nlohmann::json::array())) {
     const bool faint = series.value("faint", false);
     plot.series.push_back({.name = series.at("name"),
                            .x = series.at("x"),

@@ -33,8 +33,8 @@ std::string names_of(const LanguageModel& model) {
 std::string capabilities_of(const LanguageModel& model) {
   return names_of<ContinuesSequences, WritesSequences, FillsMasks, ClassifiesSequences, TagsTokens,
                   FindsSpans, ChoosesCandidates, ReadsDocuments, Streams, SplitsSequences,
-                  ShowsAttention, LearnsSpans, ForgetsTokens, BeginsWithData, ReversibleLayers>(
-      model);
+                  ShowsAttention, ShowsDecoder, LearnsSpans, ForgetsTokens, BeginsWithData,
+                  ReversibleLayers>(model);
 }
 
 void fail_for_capability(const LanguageModel& model, std::string_view capability) {

@@ -212,6 +212,22 @@ class ShowsAttention {
   bool available() const { return true; }
 };
 
+/// Shows what its decoder attends to, as an encoder-decoder.
+class ShowsDecoder {
+ public:
+  static constexpr std::string_view capability = "pictures of its decoder's attention";
+  virtual ~ShowsDecoder() = default;
+  /// Whether the model, as it is configured, has a decoder that reads a source.
+  virtual bool has_decoder() const { return true; }
+  virtual int64_t decoder_layers() const = 0;
+  /// [H, L, T] f32: the attention probabilities of layer `layer` of the decoder for its inputs
+  /// tokens [1, L], after the source [1, S]: to what is decoded so far, or, with `cross`, to the
+  /// source. Throws ValueError if there is no such layer.
+  virtual Tensor decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                             bool cross) const = 0;
+  bool available() const { return has_decoder(); }
+};
+
 /// Learns how many tokens back each token sees.
 class LearnsSpans {
  public:

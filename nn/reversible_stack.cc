@@ -148,20 +148,20 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
   return result;
 }
 
-Tensor Stack::reversible_attention_input(int64_t layer, const Tensor& x,
-                                         const LayerContext& ctx) const {
+Tensor Stack::reversible_attention_input(int64_t layer, const Tensor& x, const LayerContext& ctx,
+                                         std::string_view branch) const {
   Walk walk(x, policy_, 1);
   LayerContext local = ctx;
   local.layer_patterns.clear();
   for (int64_t i = 0;; ++i) {
     if (!ctx.layer_patterns.empty()) local.pattern = ctx.layer_patterns[static_cast<size_t>(i)];
     for (auto& step : walk.enter(block(i))) {
-      if (i == layer && step->branch.name == "attention") {
+      if (i == layer && step->branch.name == branch) {
         return step->input(walk.streams().input(), local);
       }
       walk.streams().step(std::move(step), local, Pass{});
     }
-    require(i < layer, "attention map", "layer {} has no attention", layer);
+    require(i < layer, "attention map", "layer {} has no branch \"{}\"", layer, branch);
   }
 }
 

@@ -219,7 +219,8 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   return result;
 }
 
-Tensor Stack::attention_input(int64_t layer, const Tensor& input, LayerContext& ctx) const {
+Tensor Stack::attention_input(int64_t layer, const Tensor& input, LayerContext& ctx,
+                              std::string_view branch) const {
   const NoGrad off;
   require(layer >= 0 && layer < size(), "attention map", "layer {} of {}", layer, size());
   const LayerContext all = ctx;
@@ -229,15 +230,16 @@ Tensor Stack::attention_input(int64_t layer, const Tensor& input, LayerContext& 
     x = block(i).forward(x, ctx, Pass{}).y;
   }
   see_layer(ctx, all, layer);
-  return two_streams() ? reversible_attention_input(layer, input, all)
-                       : block(layer).branch_input("attention", x, ctx);
+  return two_streams() ? reversible_attention_input(layer, input, all, branch)
+                       : block(layer).branch_input(branch, x, ctx);
 }
 
-Tensor Stack::attention_map(int64_t layer, const Tensor& input, const LayerContext& ctx) const {
+Tensor Stack::attention_map(int64_t layer, const Tensor& input, const LayerContext& ctx,
+                            std::string_view branch) const {
   const NoGrad off;
   LayerContext local = ctx;
-  const Tensor in = attention_input(layer, input, local);
-  const Tensor p = block(layer).branch("attention").layer->probabilities(in, local);
+  const Tensor in = attention_input(layer, input, local, branch);
+  const Tensor p = block(layer).branch(branch).layer->probabilities(in, local);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, T]
 }
 

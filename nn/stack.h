@@ -118,13 +118,15 @@ class Stack : public Module {
   void set_layer_drop(double probability) { layer_drop_ = probability; }
   void visit(Visitor& v) override;
 
-  /// Returns [H, L, T] f32: the attention probabilities of the first sample's rows in layer
-  /// `layer`, for the input x of the stack. Throws ValueError if there is no such layer,
-  /// NotImplemented if its attention has no probabilities.
-  Tensor attention_map(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
-  /// Returns the input [B, L, D] of the attention of layer `layer`, without history, for the input
-  /// x of the stack. `ctx` becomes the context of that layer. Throws as attention_map().
-  Tensor attention_input(int64_t layer, const Tensor& x, LayerContext& ctx) const;
+  /// Returns [H, L, T] f32: the attention probabilities of the first sample's rows in a branch of
+  /// layer `layer`, for the input x of the stack. Throws ValueError if there is no such layer or
+  /// branch, NotImplemented if its attention has no probabilities.
+  Tensor attention_map(int64_t layer, const Tensor& x, const LayerContext& ctx,
+                       std::string_view branch = "attention") const;
+  /// Returns the input [B, L, D] of that branch, without history, for the input x of the stack.
+  /// `ctx` becomes the context of that layer. Throws as attention_map().
+  Tensor attention_input(int64_t layer, const Tensor& x, LayerContext& ctx,
+                         std::string_view branch = "attention") const;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
   const std::optional<Normalization>& final_norm() const { return final_norm_; }
@@ -134,7 +136,8 @@ class Stack : public Module {
   bool two_streams() const { return is_reversible(policy_); }
   Result forward_reversible(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
                             Pass pass, std::vector<Tensor>* each) const;
-  Tensor reversible_attention_input(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
+  Tensor reversible_attention_input(int64_t layer, const Tensor& x, const LayerContext& ctx,
+                                    std::string_view branch) const;
   void check_numbers(const LayerContext& ctx, const SegmentMemory& memory) const;
   /// Makes `ctx` that of one layer, where `all` says what layers see. Returns whether the layer
   /// computes fewer rows than it reads.

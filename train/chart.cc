@@ -7,9 +7,6 @@
 #include "core/error.h"
 
 namespace longspan::drawing {
-namespace {
-
-/// Formats a tick with as many digits as the step needs; thousands as "12k", millions as "12M".
 std::string tick_label(double value, double step) {
   if (std::abs(value) < 1e-9 * step) return "0";
   for (const auto& [unit, letter] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
@@ -20,8 +17,6 @@ std::string tick_label(double value, double step) {
   if (digits > 6 || std::abs(value) >= 1e7) return fmt::format("{:.3g}", value);
   return fmt::format("{:.{}f}", value, std::max(0, static_cast<int>(digits)));
 }
-
-}  // namespace
 
 Ticks make_ticks(double low, double high, int count) {
   const double raw = (high - low) / std::max(count, 1);
@@ -42,6 +37,13 @@ void Axis::mark(int count) {
   if (logarithmic && low < -1) return mark_decades();  // what is below 1 is no length
   ticks = make_ticks(low, high, count);
   if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
+  if (logarithmic && ticks.at.size() < 3) {
+    plain = true;
+    ticks = make_ticks(std::exp2(low), std::exp2(high), count);
+    std::erase_if(ticks.at, [](double value) { return value <= 0; });
+    for (double& at : ticks.at) at = std::log2(at);
+    return;
+  }
   if (!whole || ticks.step >= 1) return;
   ticks = {};
   for (double i = std::ceil(low); i <= high; ++i) ticks.at.push_back(i + 0.0);
@@ -61,22 +63,54 @@ void Axis::mark_decades() {
 
 std::string Axis::label(double place) const {
   if (!logarithmic) return tick_label(place, ticks.step);
+  if (plain) return tick_label(std::exp2(place), ticks.step);
   if (place >= 10) return fmt::format("{:g}k", std::exp2(place - 10));
   return fmt::format("{:.3g}", std::exp2(place));
 }
 
+std::string shortened(std::string text, double limit, double size) {
+  if (Canvas::width_of(text, size) <= limit) return text;
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+  while (!text.empty() && Canvas::width_of(text + "..", size) > limit) {
+    while (!text.empty() && continues(text.back())) text.pop_back();  // of UTF-8
+    if (!text.empty()) text.pop_back();
+  }
+  return text + "..";
+}
+
+namespace {
+
+/// Returns the size, from `size` down to a readable one, in which a text fits.
+double size_that_fits(const std::string& text, double room, double size) {
+  constexpr double least = 10;
+  const double width = Canvas::width_of(text, size);
+  return width > room ? std::max(size * room / width, least) : size;
+}
+
+}  // namespace
+
 void draw_title(Canvas& canvas, const PlotArea& frame, const std::string& title) {
   const double room = canvas.width() - frame.left - 10;
-  const double width = Canvas::width_of(title, large_text);
-  const double size = width > room ? large_text * room / width : large_text;
-  canvas.text(frame.left, frame.top - 18, title, std::max(size, 9.0), ink);
+  const double size = size_that_fits(title, room, large_text);
+  canvas.text(frame.left, frame.top - 14, shortened(title, room, size), size, ink);
 }
 
 void draw_axis_labels(Canvas& canvas, const PlotArea& frame, const std::string& x_label,
                       const std::string& y_label) {
-  canvas.text((frame.left + frame.right) / 2, canvas.height() - 16, x_label, small_text, ink,
-              Canvas::Anchor::middle);
-  canvas.text_upwards(26, (frame.top + frame.bottom) / 2, y_label, small_text, ink);
+  const double across = canvas.width() - 20, up = canvas.height() - 20;
+  const double x_size = size_that_fits(x_label, across, small_text);
+  const double y_size = size_that_fits(y_label, up, small_text);
+  const auto middle = [](double at, double size, double room) {
+    return std::max(std::min(at, room - 8 - size / 2), 8 + size / 2);
+  };
+  const std::string x_text = shortened(x_label, across, x_size);
+  const std::string y_text = shortened(y_label, up, y_size);
+  canvas.text(
+      middle((frame.left + frame.right) / 2, Canvas::width_of(x_text, x_size), canvas.width()),
+      canvas.height() - 12, x_text, x_size, ink, Canvas::Anchor::middle);
+  canvas.text_upwards(
+      19, middle((frame.top + frame.bottom) / 2, Canvas::width_of(y_text, y_size), canvas.height()),
+      y_text, y_size, ink);
 }
 
 }  // namespace longspan::drawing

@@ -9,8 +9,10 @@
 namespace longspan::drawing {
 namespace {
 
-constexpr int bar_width = 20;
+constexpr int bar_width = 16;
 constexpr double label_drop = 5;  ///< of a base line below the middle of its text
+constexpr int64_t per_unit = Canvas::pixels_of_unit;
+constexpr int64_t usual_side = 800, longest_side = 1440;  // of all cells, in pixels
 
 /// Colour map from dark blue over green to pale yellow, with evenly rising brightness.
 Colour heat(double share) {
@@ -22,13 +24,25 @@ Colour heat(double share) {
   return mix(stops[below], stops[below + 1], place - below);
 }
 
-constexpr double label_pitch = 14;  ///< pixels along the axis
+constexpr double label_pitch = 15;  ///< units along the axis
 
-/// Whether labels fit along `length` pixels; empty ones need no space.
+/// Returns how many labels are not empty.
+int64_t drawn_labels(const std::vector<std::string>& labels) {
+  return std::ssize(labels) - std::count(labels.begin(), labels.end(), "");
+}
+
+/// Whether labels fit along `length` units, one above the other; empty ones need no space.
 bool labels_fit(const std::vector<std::string>& labels, double length) {
-  const auto none = std::count(labels.begin(), labels.end(), "");
-  const auto drawn = static_cast<double>(static_cast<int64_t>(labels.size()) - none);
-  return drawn > 0 && drawn * label_pitch <= length;
+  const int64_t drawn = drawn_labels(labels);
+  return drawn > 0 && static_cast<double>(drawn) * label_pitch <= length;
+}
+
+double widest_of(const std::vector<std::string>& labels) {
+  double widest = 0;
+  for (const std::string& label : labels) {
+    widest = std::max(widest, std::ceil(Canvas::width_of(label, small_text)));
+  }
+  return widest;
 }
 
 /// Draws labels beside the cells of a heat map: the given ones if they fit, else numbers. place(i,
@@ -40,7 +54,8 @@ void draw_cell_labels(int64_t count, double length, const std::vector<std::strin
     for (int64_t i = 0; i < count; ++i) place(i, given[static_cast<size_t>(i)]);
     return;
   }
-  const Ticks ticks = make_ticks(0, static_cast<double>(std::max<int64_t>(count - 1, 1)), 8);
+  const int marks = std::clamp(static_cast<int>(length / 40), 1, 8);
+  const Ticks ticks = make_ticks(0, static_cast<double>(std::max<int64_t>(count - 1, 1)), marks);
   for (const double at : ticks.at) {
     if (at == std::floor(at) && at < static_cast<double>(count)) {
       place(static_cast<int64_t>(at), fmt::format("{:.0f}", at));
@@ -60,24 +75,30 @@ void check(const HeatMap& map) {
           "{} row and {} column labels for {} x {} cells", map.row_labels.size(),
           map.column_labels.size(), map.rows, map.columns);
   require(map.exponent > 0, "plot", "exponent {}: expected above 0", map.exponent);
-  require(map.cell >= 0 && map.cell <= 8192 / std::max(map.rows, map.columns), "plot",
-          "cells of {} pixels in a map of {} x {}: expected 0 to 8192 pixels along a side",
-          map.cell, map.rows, map.columns);
+  require(map.cell >= 0 && map.cell <= 4096 / std::max(map.rows, map.columns), "plot",
+          "cells of {} units in a map of {} x {}: expected 0 to 4096 units along a side", map.cell,
+          map.rows, map.columns);
+  require(map.gap >= 0 && map.panel_rows >= 0 && map.panel_columns >= 0 &&
+              (map.panel_rows > 0) == (map.panel_columns > 0),
+          "plot", "panels of {} x {} cells, {} between them: expected both above 0, or both 0",
+          map.panel_rows, map.panel_columns, map.gap);
 }
 
 /// Draws a HeatMap, which check() accepts: cells, labels and the colour bar.
 class HeatMapChart {
  public:
   explicit HeatMapChart(const HeatMap& map)
-      : map_(map), longer_(std::max(map.rows, map.columns)), frame_(area()) {
+      : map_(map), longer_(std::max(map.rows, map.columns)), cell_(cell_of(map)), frame_(area()) {
     measure_values();
   }
 
   std::string draw(PictureFormat format) {
-    Canvas canvas(static_cast<int>(frame_.right) + 150,
-                  std::max(static_cast<int>(frame_.bottom) + 76, 240), format);
+    const auto below = static_cast<int>(std::ceil(column_height())) + 46;
+    Canvas canvas(static_cast<int>(std::ceil(frame_.right)) + (map_.value_label.empty() ? 96 : 112),
+                  std::max(static_cast<int>(std::ceil(frame_.bottom)) + below, 150), format,
+                  map_.title);
     draw_cells(canvas);
-    draw_frame(canvas);
+    draw_frames(canvas);
     draw_labels(canvas);
     draw_bar(canvas);
     draw_title(canvas, frame_, map_.title);
@@ -86,25 +107,53 @@ class HeatMapChart {
   }
 
  private:
-  // Cells have whole pixels, about 720 along the longer side; a pixel of a large map shows the
-  // maximum of several cells.
-  int64_t cell() const { return map_.cell > 0 ? map_.cell : std::max<int64_t>(1, 720 / longer_); }
-  int64_t cells_of_pixel() const { return map_.cell > 0 ? 1 : (longer_ + 1439) / 1440; }
-  double begin_of(int64_t i) const { return static_cast<double>(i / cells_of_pixel() * cell()); }
-  double extent(int64_t n) const { return begin_of(n + cells_of_pixel() - 1); }
+  /// Returns the pixels of a cell: about usual_side along the longer side of the map, or as many as
+  /// the labels need that all rows have. A pixel of a large map shows the maximum of several cells.
+  static int64_t cell_of(const HeatMap& map) {
+    if (map.cell > 0) return map.cell * per_unit;
+    const int64_t longer = std::max(map.rows, map.columns);
+    const int64_t rounded_up = (usual_side + longer - 1) / longer;
+    const int64_t usual = rounded_up * longer <= longest_side
+                              ? rounded_up
+                              : std::max<int64_t>(1, usual_side / longer);
+    const auto needed = static_cast<int64_t>(label_pitch) * per_unit;
+    const bool all = drawn_labels(map.row_labels) == map.rows && map.rows * needed <= longest_side;
+    return all ? std::max(usual, needed) : usual;
+  }
+  int64_t cells_of_pixel() const {
+    return map_.cell > 0 ? 1 : (longer_ + longest_side - 1) / longest_side;
+  }
+  int64_t pixels_before(int64_t i) const { return i / cells_of_pixel() * cell_; }
+  int64_t pixels_of(int64_t n) const { return pixels_before(n + cells_of_pixel() - 1); }
+  /// Returns units.
+  static double units(int64_t pixels) { return static_cast<double>(pixels) / per_unit; }
+  double extent(int64_t n) const { return units(pixels_of(n)); }
   double middle(double start, int64_t i) const {
-    return start + begin_of(i) + static_cast<double>(cell()) / 2;
+    return start + units(pixels_before(i)) + units(cell_) / 2;
   }
 
   PlotArea area() const {
-    double row_width = 34;
+    double row_width = 30;
     if (labels_fit(map_.row_labels, extent(map_.rows))) {
-      for (const std::string& label : map_.row_labels) {
-        row_width = std::max(row_width, std::ceil(Canvas::width_of(label, small_text)));
-      }
+      row_width = std::max(row_width, widest_of(map_.row_labels));
     }
-    return {58 + row_width, 62, 58 + row_width + extent(map_.columns), 62 + extent(map_.rows)};
+    const double left = 46 + row_width;
+    return {left, 44, left + extent(map_.columns), 44 + extent(map_.rows)};
   }
+
+  /// Whether the labels of columns are written upwards, because they are wider than their columns.
+  bool columns_upwards() const {
+    const int64_t drawn = drawn_labels(map_.column_labels);
+    if (!labels_fit(map_.column_labels, extent(map_.columns))) return false;
+    return (widest_of(map_.column_labels) + 2) * static_cast<double>(drawn) > extent(map_.columns);
+  }
+  /// Returns the height below the cells that the labels of columns take.
+  double column_height() const {
+    return columns_upwards() ? widest_of(map_.column_labels) + 4 : 16;
+  }
+
+  /// Returns the colour at a position in the range, 0 to 1.
+  Colour colour_of(double place) const { return heat(map_.dark_high ? 1 - place : place); }
 
   void measure_values() {
     low_ = map_.low, high_ = map_.high;
@@ -118,8 +167,7 @@ class HeatMapChart {
   }
 
   void draw_cells(Canvas& canvas) const {
-    const auto width = static_cast<int64_t>(extent(map_.columns));
-    const auto height = static_cast<int64_t>(extent(map_.rows));
+    const int64_t width = pixels_of(map_.columns), height = pixels_of(map_.rows);
     std::vector<Colour> pixels(static_cast<size_t>(width * height), Canvas::paper);
     const int64_t step = cells_of_pixel();
     for (int64_t r = 0; r < map_.rows; r += step) {
@@ -127,10 +175,10 @@ class HeatMapChart {
         const double value = largest(r, c);
         if (std::isnan(value)) continue;
         const double share = std::clamp((value - low_) / (high_ - low_), 0.0, 1.0);
-        const Colour colour = heat(std::pow(share, map_.exponent));
-        for (int64_t y = r / step * cell(); y < (r / step + 1) * cell(); ++y) {
-          const auto row = pixels.begin() + y * width + c / step * cell();
-          std::fill(row, row + cell(), colour);
+        const Colour colour = colour_of(std::pow(share, map_.exponent));
+        for (int64_t y = r / step * cell_; y < (r / step + 1) * cell_; ++y) {
+          const auto row = pixels.begin() + y * width + c / step * cell_;
+          std::fill(row, row + cell_, colour);
         }
       }
     }
@@ -149,46 +197,101 @@ class HeatMapChart {
     return value;
   }
 
-  void draw_frame(Canvas& canvas) const {
-    const auto [left, top, right, bottom] = frame_;
-    canvas.fill(left - 2, top - 2, right + 2, top, ink);
-    canvas.fill(left - 2, bottom, right + 2, bottom + 2, ink);
-    canvas.fill(left - 2, top, left, bottom, ink);
-    canvas.fill(right, top, right + 2, bottom, ink);
+  static void draw_frame(Canvas& canvas, const PlotArea& box, double width, Colour colour) {
+    const auto [left, top, right, bottom] = box;
+    canvas.fill(left - width, top - width, right + width, top, colour);
+    canvas.fill(left - width, bottom, right + width, bottom + width, colour);
+    canvas.fill(left - width, top, left, bottom, colour);
+    canvas.fill(right, top, right + width, bottom, colour);
+  }
+
+  /// Draws a frame around the map, or around each of its panels.
+  void draw_frames(Canvas& canvas) const {
+    if (map_.panel_rows == 0) return draw_frame(canvas, frame_, 1, ink);
+    for (int64_t r = 0; r < map_.rows; r += map_.panel_rows + map_.gap) {
+      for (int64_t c = 0; c < map_.columns; c += map_.panel_columns + map_.gap) {
+        const int64_t bottom = std::min(r + map_.panel_rows, map_.rows);
+        const int64_t right = std::min(c + map_.panel_columns, map_.columns);
+        draw_frame(canvas,
+                   {frame_.left + extent(c), frame_.top + extent(r), frame_.left + extent(right),
+                    frame_.top + extent(bottom)},
+                   0.5, dim);
+      }
+    }
   }
 
   void draw_labels(Canvas& canvas) const {
     draw_cell_labels(map_.rows, extent(map_.rows), map_.row_labels,
                      [&](int64_t i, const std::string& l) {
-                       canvas.text(frame_.left - 12, middle(frame_.top, i) + label_drop, l,
+                       canvas.text(frame_.left - 8, middle(frame_.top, i) + label_drop, l,
                                    small_text, dim, Canvas::Anchor::end);
                      });
+    const bool upwards = columns_upwards();
     draw_cell_labels(map_.columns, extent(map_.columns), map_.column_labels,
                      [&](int64_t i, const std::string& l) {
-                       canvas.text(middle(frame_.left, i), frame_.bottom + 24, l, small_text, dim);
+                       const double x = middle(frame_.left, i);
+                       if (upwards) {
+                         canvas.text_upwards(x + label_drop, frame_.bottom + 8, l, small_text, dim,
+                                             Canvas::Anchor::end);
+                       } else {
+                         canvas.text(x, frame_.bottom + 19, l, small_text, dim,
+                                     Canvas::Anchor::middle);
+                       }
                      });
   }
 
-  /// Draws the colour bar, with values at even fractions of its height.
+  /// Returns the values that the colour bar marks: round ones, some units apart.
+  Ticks marks(double height) const {
+    const int most = std::max(static_cast<int>(height / 40), 1);
+    if (map_.exponent == 1) return make_ticks(low_, high_, most);
+    std::vector<double> round = {low_, high_};  // small values have much of the bar
+    for (const double part : {1.0, 0.3}) {
+      for (int decade = 0; decade < 5; ++decade) {
+        round.push_back(low_ + part * (high_ - low_) / std::pow(10, decade));
+      }
+    }
+    std::vector<double> all;
+    for (const double value : round) {
+      const auto near = [&](double other) {
+        return std::abs(place_of(value) - place_of(other)) * height < 22;
+      };
+      if (std::none_of(all.begin(), all.end(), near)) all.push_back(value);
+    }
+    return {all, 0};
+  }
+  /// Returns the position of a value along the colour bar, 0 to 1.
+  double place_of(double value) const {
+    return std::pow((value - low_) / (high_ - low_), map_.exponent);
+  }
+
+  /// Draws the colour bar.
   void draw_bar(Canvas& canvas) const {
-    const double bar = frame_.right + 34, height = frame_.bottom - frame_.top;
+    const double bar = frame_.right + 18, height = frame_.bottom - frame_.top;
+    const int64_t rows = pixels_of(map_.rows);
     std::vector<Colour> pixels;
-    for (double y = frame_.top; y < frame_.bottom; ++y) {
-      pixels.insert(pixels.end(), bar_width, heat((frame_.bottom - 0.5 - y) / height));
+    for (int64_t y = 0; y < rows; ++y) {
+      const double share = (static_cast<double>(rows - y) - 0.5) / static_cast<double>(rows);
+      pixels.insert(pixels.end(), bar_width * per_unit, colour_of(share));
     }
-    canvas.pixels(bar, frame_.top, bar_width, pixels);
-    const int marks = height > 300 ? 5 : 3;
-    for (int i = 0; i < marks; ++i) {
-      const double share = static_cast<double>(i) / (marks - 1);
-      const double value = low_ + (high_ - low_) * std::pow(share, 1 / map_.exponent);
-      canvas.text(bar + 28, frame_.bottom - share * height + label_drop,
-                  value < 99.5 ? fmt::format("{:.2g}", value) : fmt::format("{:.0f}", value),
+    canvas.pixels(bar, frame_.top, static_cast<int>(bar_width * per_unit), pixels);
+    double widest = 0;
+    const Ticks ticks = marks(height);
+    for (const double value : ticks.at) {
+      const bool large = std::abs(value) >= 99.5;
+      const std::string text = ticks.step > 0 ? tick_label(value, ticks.step)
+                               : large        ? fmt::format("{:.0f}", value)
+                                              : fmt::format("{:.2g}", value);
+      canvas.text(bar + bar_width + 6, frame_.bottom - place_of(value) * height + label_drop, text,
                   small_text, dim);
+      widest = std::max(widest, Canvas::width_of(text, small_text));
     }
+    const std::string label = shortened(map_.value_label, canvas.height() - 20);
+    canvas.text_upwards(bar + bar_width + 24 + widest, (frame_.top + frame_.bottom) / 2, label,
+                        small_text, ink);
   }
 
   const HeatMap& map_;
-  int64_t longer_;
+  int64_t longer_, cell_;
   PlotArea frame_;
   double low_ = 0, high_ = 0;
 };

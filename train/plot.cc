@@ -1,5 +1,7 @@
 #include "train/plot.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -23,6 +25,39 @@ Series smoothed(const Series& series) {
   return mean;
 }
 
+bool PictureFormats::valid(std::string_view text) {
+  std::vector<std::string_view> seen;
+  for (bool more = true; more;) {
+    const size_t comma = text.find(',');
+    const std::string_view name = text.substr(0, comma);
+    if (name != "png" && name != "svg" && name != "pdf") return false;
+    if (std::find(seen.begin(), seen.end(), name) != seen.end()) return false;
+    seen.push_back(name);
+    more = comma != text.npos;
+    if (more) text.remove_prefix(comma + 1);
+  }
+  return true;
+}
+
+void PictureFormats::set(std::string_view text) {
+  require(valid(text), "pictures", "got \"{}\"; expected {}", text, expected);
+  names.clear();
+  for (bool more = true; more;) {
+    const size_t comma = text.find(',');
+    names.emplace_back(text.substr(0, comma));
+    more = comma != text.npos;
+    if (more) text.remove_prefix(comma + 1);
+  }
+}
+
+std::string PictureFormats::text() const { return fmt::format("{}", fmt::join(names, ",")); }
+
+std::vector<std::string> PictureFormats::paths(const std::string& without_end) const {
+  std::vector<std::string> all;
+  for (const std::string& name : names) all.push_back(without_end + "." + name);
+  return all;
+}
+
 void write_line_plot(const std::string& path, const LinePlot& plot) {
   replace_file(path, drawing::line_chart(plot, drawing::format_of(path)), "plot");
 }
@@ -30,6 +65,22 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
 void write_heat_map(const std::string& path, const HeatMap& map) {
   replace_file(path, drawing::heat_chart(map, drawing::format_of(path)), "plot");
 }
+
+namespace {
+
+/// Returns what 2^(bits of a target) is called; empty where targets are no parts of a text, and it
+/// has no meaning that people know.
+std::string perplexity_of(const LossUnit& unit) {
+  if (unit.per_target != 1) return "perplexity per token";
+  std::string_view part = unit.name;
+  if (part.starts_with("hidden ")) part.remove_prefix(7);
+  for (const std::string_view known : {"byte", "base", "token", "word"}) {
+    if (part == known) return "perplexity per " + unit.name;
+  }
+  return {};
+}
+
+}  // namespace
 
 void write_loss_curve(const std::string& path, const std::string& metrics, const std::string& title,
                       const LossUnit& unit) {
@@ -56,9 +107,18 @@ void write_loss_curve(const std::string& path, const std::string& metrics, const
   Series mean = smoothed(train);
   mean.name = "training";
   mean.faint = false;
-  LinePlot plot{.title = title, .x_label = "step", .y_label = "bits per " + unit.name};
+  LinePlot plot{.title = title,
+                .x_label = "step",
+                .y_label = "bits per " + unit.name,
+                .right_label = perplexity_of(unit),
+                .right_bits = unit.per_target};
   if (!train.x.empty()) plot.series = {train, mean};
-  if (!valid.x.empty()) plot.series.push_back(valid);
+  if (!valid.x.empty()) {
+    const auto best = std::min_element(valid.y.begin(), valid.y.end()) - valid.y.begin();
+    const double x = valid.x[static_cast<size_t>(best)], y = valid.y[static_cast<size_t>(best)];
+    plot.points = {{fmt::format("best: {:.4g} at step {:.0f}", y, x), x, y, valid.colour, true}};
+    plot.series.push_back(valid);
+  }
   require(!plot.series.empty(), "plot", "{} has no row with \"loss\", \"bpb\" or \"valid_bpb\"",
           metrics);
   write_line_plot(path, plot);

@@ -74,7 +74,7 @@ void print_csv(const std::vector<RunFigures>& runs, const std::vector<std::strin
 int compare_command(int argc, const char* const* argv) {
   const Flag own[] = {
       {"--over", "", "what curves are drawn over: steps, tokens, seconds or macs (multiply-adds)"},
-      {"--out", "", "a picture of the curves: FILE.png or FILE.svg"},
+      {"--out", "", "a picture of the curves: FILE.png, FILE.svg or FILE.pdf"},
       {"--csv", "", "comma-separated values in place of the table", true}};
   const CommandLine line = read_own_flags(
       argc, argv, own,

@@ -195,8 +195,8 @@ std::vector<std::pair<std::string, std::vector<std::string>>> differing_keys(
 }
 
 void write_own_picture(const std::string& path, const LinePlot& plot) {
-  require(path.ends_with(".png") || path.ends_with(".svg"), "--out",
-          "got {}; expected FILE.png or FILE.svg", path);
+  require(path.ends_with(".png") || path.ends_with(".svg") || path.ends_with(".pdf"), "--out",
+          "got {}; expected FILE.png, FILE.svg or FILE.pdf", path);
   require<IoError>(!std::filesystem::exists(path) || is_own_picture(path), "--out",
                    "{} is there already and is no picture of Longspan; choose another file", path);
   write_line_plot(path, plot);

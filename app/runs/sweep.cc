@@ -395,8 +395,8 @@ std::vector<const Group*> ordered(const std::vector<Group>& groups, bool halved)
 
 /// Draws the validations over the values of the first dimension that are numbers, a curve for each
 /// combination of the others.
-void draw_values(const Plan& plan, const std::vector<Group>& groups, const std::string& path,
-                 const std::string& unit) {
+void draw_values(const Plan& plan, const std::vector<Group>& groups,
+                 const std::vector<std::string>& paths, const std::string& unit) {
   for (size_t d = 0; d < plan.dimensions.size(); ++d) {
     const Dimension& dimension = plan.dimensions[d];
     if (dimension.key == "seed") continue;
@@ -429,7 +429,8 @@ void draw_values(const Plan& plan, const std::vector<Group>& groups, const std::
       s->x.push_back(std::strtod(g.values[d].c_str(), nullptr));
       s->y.push_back(g.mean);
     }
-    if (!plot.series.empty()) write_own_picture(path, plot);
+    if (plot.series.empty()) return;
+    for (const std::string& path : paths) write_own_picture(path, plot);
     return;
   }
 }
@@ -491,6 +492,22 @@ void print_groups(const std::vector<const Group*>& order, const std::string& uni
   }
 }
 
+/// Returns the configuration of a trial.
+RunConfig config_of(const Plan& plan, const Trial& trial) {
+  Settings settings;
+  for (size_t i = 0; i + 1 < plan.common.size(); i += 2) {
+    if (plan.common[i] == "--config") {
+      for (Setting& s : read_toml(plan.common[i + 1])) settings.push_back(std::move(s));
+    } else {
+      settings.push_back(parse_setting(plan.common[i + 1], "--set"));
+    }
+  }
+  for (size_t i = 0; i < plan.dimensions.size(); ++i) {
+    settings.push_back({plan.dimensions[i].key, Json(trial.values[i]), "--set", true});
+  }
+  return make_config(settings);
+}
+
 void report(const Plan& plan, std::vector<Trial>& trials, const std::string& out) {
   const std::vector<Group> groups = groups_of(plan, trials, 1);
   const std::vector<const Group*> order = ordered(groups, plan.first < 1);
@@ -518,8 +535,9 @@ void report(const Plan& plan, std::vector<Trial>& trials, const std::string& out
   if (figures.empty() || !comparable) return;
   LinePlot curves = curves_of(figures, labels, Axis::steps);
   colour_by_rank(curves, labels, order);
-  write_own_picture(out + "/curves.png", curves);
-  draw_values(plan, groups, out + "/values.png", unit);
+  const PictureFormats formats = config_of(plan, trials[0]).pictures;
+  for (const std::string& path : formats.paths(out + "/curves")) write_own_picture(path, curves);
+  draw_values(plan, groups, formats.paths(out + "/values"), unit);
 }
 
 struct Options {
@@ -613,25 +631,6 @@ void run_all(const Plan& plan, std::vector<Trial>& trials, const std::string& ou
   }
 }
 
-/// Finds how many steps each trial has.
-void set_steps(const Plan& plan, std::vector<Trial>& trials) {
-  Settings common;
-  for (size_t i = 0; i + 1 < plan.common.size(); i += 2) {
-    if (plan.common[i] == "--config") {
-      for (Setting& s : read_toml(plan.common[i + 1])) common.push_back(std::move(s));
-    } else {
-      common.push_back(parse_setting(plan.common[i + 1], "--set"));
-    }
-  }
-  for (Trial& t : trials) {
-    Settings settings = common;
-    for (size_t i = 0; i < plan.dimensions.size(); ++i) {
-      settings.push_back({plan.dimensions[i].key, Json(t.values[i]), "--set", true});
-    }
-    t.steps = make_config(settings).steps;
-  }
-}
-
 }  // namespace
 
 int sweep_command(int argc, const char* const* argv) {
@@ -677,7 +676,7 @@ int sweep_command(int argc, const char* const* argv) {
     replace_file(file, to_string(json_of(plan)) + "\n", "sweep");
   }
   std::vector<Trial> trials = trials_of(plan, out);
-  set_steps(plan, trials);
+  for (Trial& t : trials) t.steps = config_of(plan, t).steps;
   run_all(plan, trials, out, o.jobs, processors);
   report(plan, trials, out);
   if (asked_to_stop != 0) std::puts("stopped; go on with --resume");

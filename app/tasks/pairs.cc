@@ -235,6 +235,16 @@ std::vector<int32_t> PairData::first_tokens(int64_t count) const {
   return tokens;
 }
 
+std::vector<int32_t> PairData::first_decoded(int64_t count) const {
+  if (documents_[1].empty() || count < 1) return {};
+  const std::vector<SequencePair> all = pairs("valid");
+  if (all.empty()) return {};
+  const Tensor tokens = stack(std::vector<const SequencePair*>{&all[0]}, ids_).tokens;  // [1, L]
+  std::vector<int32_t> ids = tokens.to_vector<int32_t>();
+  ids.resize(std::min(ids.size(), static_cast<size_t>(count)));
+  return ids;
+}
+
 std::vector<std::vector<std::string>> PairData::summaries(const std::vector<std::string>& texts,
                                                           BeamSearch search) const {
   search.end = ids_.end;

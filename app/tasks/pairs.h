@@ -67,6 +67,8 @@ class PairData final : public TaskData {
   std::string input(const std::string& part, int64_t index) const override;
   std::vector<std::string> answer(const std::string& text, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
+  /// The beginning, then the summary of the first document.
+  std::vector<int32_t> first_decoded(int64_t count) const override;
 
   /// Returns the documents of a split; for training, those that the run uses.
   const std::vector<Document>& documents(const std::string& part) const;

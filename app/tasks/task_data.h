@@ -185,6 +185,8 @@ class TaskData {
   virtual std::string decoded(std::span<const int32_t> /*ids*/) const { return {}; }
   /// Returns the token that hides another; -1: there is none.
   virtual int32_t mask_token() const { return -1; }
+  /// Returns up to `count` of the inputs of the decoder after them; empty unless there is one.
+  virtual std::vector<int32_t> first_decoded(int64_t /*count*/) const { return {}; }
 };
 
 /// Opens the data of a run's task; throws as Task::open().

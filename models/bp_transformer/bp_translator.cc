@@ -151,8 +151,8 @@ Tensor BpTranslator::encode(const SourceTokens& in, Pass pass) const {
   return encoder_.forward(permute_rows(x, packed.tokens), ctx, {}, own).y;
 }
 
-Tensor BpTranslator::forward(const SourceTokens& source, const Tensor& tokens, Pass pass) const {
-  const Scope scope(kName);
+LayerContext BpTranslator::decoder_context(const SourceTokens& source, const Tensor& tokens,
+                                           Pass pass) const {
   require_tokens("target", tokens);
   LayerContext ctx;
   ctx.encoder_output = encode(source, pass);
@@ -160,7 +160,6 @@ Tensor BpTranslator::forward(const SourceTokens& source, const Tensor& tokens, P
     fail_with<ShapeError>(kName, "source and target must have as many samples",
                           {{"source", source.tokens}, {"target", tokens}});
   }
-  const Scope inner("decoder");
   const int64_t length = tokens.dim(1);
   std::vector<int64_t> sample(static_cast<size_t>(tokens.dim(0)));
   std::iota(sample.begin(), sample.end(), 0);
@@ -170,6 +169,13 @@ Tensor BpTranslator::forward(const SourceTokens& source, const Tensor& tokens, P
       tree_rows(length, config_.tree(true), TreeRows::leaves),
       sentence_rows(sentences_of(kName, source, config_.sentence_end), sample,
                     sentences_of_targets(kName, tokens, config_.sentence_end, none, true))});
+  return ctx;
+}
+
+Tensor BpTranslator::forward(const SourceTokens& source, const Tensor& tokens, Pass pass) const {
+  const Scope scope(kName);
+  const LayerContext ctx = decoder_context(source, tokens, pass);
+  const Scope inner("decoder");
   const Pass own = pass.at("decoder");
   return decoder_.forward(with_zero_spans(embed(tokens, target_norm_, own)), ctx, {}, own).y;
 }
@@ -241,6 +247,14 @@ Tensor BpTranslator::attention_map(const Tensor& source, int64_t layer) const {
   require_tokens("source", source);
   const Tensor x = with_zero_spans(embed(source, source_norm_, Pass{}));
   return tree_map(encoder_, layer, x, encoder_context(source.dim(1)));
+}
+
+Tensor BpTranslator::decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                                 bool cross) const {
+  const NoGrad off;
+  const LayerContext ctx = decoder_context({.tokens = source}, tokens, Pass{});
+  const Tensor x = with_zero_spans(embed(tokens, target_norm_, Pass{}));
+  return cross ? decoder_.attention_map(layer, x, ctx, "cross") : tree_map(decoder_, layer, x, ctx);
 }
 
 AttentionOutline BpTranslator::attention_outline(int64_t layer, int64_t length) const {

@@ -36,7 +36,10 @@ struct BpTranslatorConfig : TreeLayersConfig {
 ///             target attends to the source's tokens of the same sentence, and spans to none
 ///   logits    E leaf + b, E the token table of both
 /// A position of the target belongs to the sentence of the token that it predicts.
-class BpTranslator final : public LanguageModel, public WritesSequences, public ShowsAttention {
+class BpTranslator final : public LanguageModel,
+                           public WritesSequences,
+                           public ShowsAttention,
+                           public ShowsDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   BpTranslator(const BpTranslatorConfig& config, const Init& init);
@@ -66,11 +69,16 @@ class BpTranslator final : public LanguageModel, public WritesSequences, public 
   /// Of the encoder, [H, N, N] over the nodes of the source, leaves first.
   Tensor attention_map(const Tensor& source, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  int64_t decoder_layers() const override { return config_.n_layer; }
+  /// [H, N, N] over the nodes of the target, leaves first; with `cross` [H, L, S].
+  Tensor decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                     bool cross) const override;
   void visit(Visitor& v) override;
 
  private:
   Tensor embed(const Tensor& tokens, const Normalization& norm, Pass pass) const;
   LayerContext encoder_context(int64_t length) const;
+  LayerContext decoder_context(const SourceTokens& source, const Tensor& tokens, Pass pass) const;
 
   BpTranslatorConfig config_;
   DType compute_;

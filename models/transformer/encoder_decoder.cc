@@ -93,6 +93,12 @@ AttentionOutline EncoderDecoder::attention_outline(int64_t layer, int64_t length
   return outline_of(seen, layer, shell_.config().n_head, length, length);
 }
 
+Tensor EncoderDecoder::decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                                   bool cross) const {
+  const NoGrad off;
+  return shell_.decoder_map_after(encode({.source = source}, Pass{}), tokens, layer, cross);
+}
+
 Tensor EncoderDecoder::decode(const Tensor& tokens, DecodeState& state) const {
   return shell_.decode(tokens, state);
 }

@@ -30,7 +30,8 @@ Tensor shifted_right(const Tensor& targets, int64_t start);
 class EncoderDecoder : public LanguageModel,
                        public WritesSequences,
                        public SplitsSequences,
-                       public ShowsAttention {
+                       public ShowsAttention,
+                       public ShowsDecoder {
  public:
   /// [B, S] -> [B, S, D]. Throws ShapeError; ValueError on a source beyond the position table.
   Tensor encode(const SequenceInputs& in, Pass pass) const;
@@ -60,6 +61,9 @@ class EncoderDecoder : public LanguageModel,
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& source, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  int64_t decoder_layers() const override { return shell_.decoder_layers(); }
+  Tensor decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                     bool cross) const override;
   std::vector<int64_t> divided_heads() const override { return shell_.divided_heads(); }
   void visit(Visitor& v) override { shell_.visit(v); }
 

@@ -369,6 +369,22 @@ Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
   return encoder_.attention_map(layer, embed_source(source, Pass{}), ctx);
 }
 
+Tensor Transformer::decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                                bool cross) const {
+  require<NotImplemented>(has_decoder(), kName, "only an encoder_decoder takes a source");
+  const NoGrad off;
+  return decoder_map_after(encode(source, {}, Pass{}), tokens, layer, cross);
+}
+
+Tensor Transformer::decoder_map_after(const Tensor& context, const Tensor& tokens, int64_t layer,
+                                      bool cross) const {
+  const NoGrad off;
+  LayerContext ctx = layer_context(0, 0, 0);
+  ctx.encoder_output = context;
+  ctx.encoder_pattern = patterns::dense();
+  return stack_.attention_map(layer, embed(tokens, 0, Pass{}), ctx, cross ? "cross" : "attention");
+}
+
 /// Losses over a part of the targets, or of several layers, need targets of other processes.
 std::vector<int64_t> Transformer::divided_heads() const {
   const TransformerConfig& c = config_;

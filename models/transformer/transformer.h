@@ -220,6 +220,7 @@ struct AuxiliaryHead : Module {
 /// The model of a TransformerConfig.
 class Transformer : public CausalDecoder,
                     public WritesSequences,
+                    public ShowsDecoder,
                     public FillsMasks,
                     public ClassifiesSequences,
                     public TagsTokens,
@@ -286,6 +287,13 @@ class Transformer : public CausalDecoder,
   /// Computes the map of an encoder whose layers get `ctx`.
   Tensor encoder_attention_map(const Tensor& source, int64_t layer, const LayerContext& ctx) const;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  bool has_decoder() const override { return config_.wiring == Wiring::encoder_decoder; }
+  int64_t decoder_layers() const override { return stack_.size(); }
+  Tensor decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
+                     bool cross) const override;
+  /// Computes the map of a decoder that reads the output of the encoder, `context` [1, S, D].
+  Tensor decoder_map_after(const Tensor& context, const Tensor& tokens, int64_t layer,
+                           bool cross) const;
   std::vector<int64_t> divided_heads() const override;
   void visit(Visitor& v) override;
 

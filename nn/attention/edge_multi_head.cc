@@ -128,7 +128,13 @@ Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pa
 
 Tensor EdgeMultiHead::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
-  require<NotImplemented>(!options_.cross, kName, "cross-attention gives no probabilities");
+  if (options_.cross) {
+    const auto& layout = ctx.own.find<EdgeContext>()->encoder_rows->layout;
+    const Tensor q = split_heads(q_.forward(narrow(x, 1, 0, layout->n_rows)));
+    const Tensor k = split_heads(k_.forward(ctx.encoder_output));
+    return attention_weights(
+        k, [&](const Tensor& unit) { return edge_attention(q, k, unit, {}, layout); });
+  }
   const EdgeRows& rows = *ctx.own.find<EdgeContext>()->rows;
   const Tensor q = split_heads(q_.forward(rows.of(x))), k = split_heads(k_.forward(x));
   const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};

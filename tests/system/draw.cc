@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "models/all/registry.h"
 #include "tests/system/program.h"
@@ -61,9 +62,9 @@ TEST(Draw, ShowsMapsThatAreNotSquare) {
     EXPECT_EQ(o.code, 0) << o.err;
     return size_of(folder / (name + "/pictures/attention.png"));
   };
-  const auto narrow = drawn("narrow", "[8,3]"), wide = drawn("wide", "[3,80]");
+  const auto narrow = drawn("narrow", "[60,3]"), wide = drawn("wide", "[3,80]");
   EXPECT_EQ(narrow.second, wide.second);
-  EXPECT_GE(wide.first - narrow.first, 4 * (80 - 8));  // of four heads
+  EXPECT_GE(wide.first - narrow.first, 4 * (80 - 60));  // of four heads
 }
 
 // Without a run the model is built without the memory of its parameters.
@@ -95,6 +96,87 @@ TEST(Draw, ShowsARun) {
   EXPECT_NE(o.out.find("bigbird over 128 tokens"), std::string::npos) << o.out;
   EXPECT_TRUE(is_picture(out + "/pictures/pattern.png"));
   EXPECT_TRUE(is_picture(out + "/pictures/attention.png"));
+}
+
+/// Returns the ends of the names of a run's pictures whose names begin so, and that are what these
+/// ends say.
+std::vector<std::string> formats_of(const std::string& run, const std::string& name) {
+  std::vector<std::string> formats;
+  for (const std::string end : {"pdf", "png", "svg"}) {
+    const std::string path = run + "/pictures/" + name + "." + end;
+    if (!exists(path)) continue;
+    const std::string begin = end == "pdf" ? "%PDF-" : end == "svg" ? "<?xml" : "\x89PNG";
+    EXPECT_EQ(read(path).substr(0, begin.size()), begin) << path;
+    formats.push_back(end);
+  }
+  return formats;
+}
+
+// Layers whose pairs depend on the tokens have a map, and no pattern.
+TEST(Draw, ShowsARunOfEveryKindOfModel) {
+  const Folder folder;
+  write(folder / "text", some_text(4000));
+  for (const std::string name : {"reformer", "reformer:duplication_small", "routing", "performer",
+                                 "compressive", "linformer", "etc", "bp_encoder", "expire_span"}) {
+    const std::string out = folder / name;
+    std::vector<std::string> words = {"train",
+                                      "--model",
+                                      name,
+                                      "--length",
+                                      "64",
+                                      "--batch",
+                                      "2",
+                                      "--steps",
+                                      "1",
+                                      "--data",
+                                      "bytes=" + (folder / "text"),
+                                      "--out",
+                                      out};
+    if (name.ends_with("_small")) words.insert(words.end(), {"--set", "model.vocab=256"});
+    const Outcome trained = run(words);
+    ASSERT_EQ(trained.code, 0) << name << trained.err;
+    ASSERT_EQ(remove((out + "/pictures/attention.png").c_str()), 0) << name;
+    const Outcome o = run({"draw", "--out", out});
+    EXPECT_EQ(o.code, 0) << name << o.err;
+    EXPECT_TRUE(is_picture(out + "/pictures/attention.png")) << name;
+    const bool hidden = name.starts_with("reformer") || name == "routing";
+    EXPECT_EQ(o.out.find("depends on the tokens: see pictures/attention") != std::string::npos,
+              hidden)
+        << name << o.out;
+    EXPECT_EQ(exists(out + "/pictures/pattern.png"), name != "reformer:duplication_small") << name;
+  }
+}
+
+TEST(Draw, WritesTheFormatsThatAreAskedFor) {
+  const Folder folder;
+  write(folder / "text", std::string(4000, 'a'));
+  const std::string out = folder / "run";
+  using Formats = std::vector<std::string>;
+  const Outcome trained = run(
+      {"train", "--model", "bigbird", "--layers", "1", "--length", "128", "--batch", "1", "--steps",
+       "1", "--data", "bytes=" + (folder / "text"), "--out", out, "--pictures", "svg,pdf"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(formats_of(out, "loss"), (Formats{"pdf", "svg"}));
+  EXPECT_EQ(formats_of(out, "attention"), (Formats{"pdf", "svg"}));
+  const Outcome own = run({"draw", "--out", out});  // those of the run
+  EXPECT_EQ(own.code, 0) << own.err;
+  EXPECT_EQ(formats_of(out, "pattern"), (Formats{"pdf", "svg"}));
+  EXPECT_NE(own.err.find("/pattern.svg, "), std::string::npos) << own.err;
+  EXPECT_EQ(run({"draw", "--out", out, "--pictures", "png"}).code, 0);
+  EXPECT_EQ(formats_of(out, "pattern"), (Formats{"pdf", "png", "svg"}));
+  const std::string drawn = folder / "drawn";
+  EXPECT_EQ(run({"draw", "--model", "bigbird", "--out", drawn, "--pictures", "pdf"}).code, 0);
+  EXPECT_EQ(formats_of(drawn, "pattern"), (Formats{"pdf"}));
+  EXPECT_EQ(run({"draw", "--model", "bigbird", "--out", drawn}).code, 0);  // its own folder
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"draw", "--out", out, "--pictures", "gif"}, "expected png, svg or pdf"},
+      {{"draw", "--out", out, "--format", "pdf"}, "--pictures"},
+      {{"generate", "--out", out, "--pictures", "pdf"}, "generate has no use for it"}};
+  for (const auto& [arguments, part] : cases) {
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.code, 1);
+    EXPECT_NE(o.err.find(part), std::string::npos) << o.err;
+  }
 }
 
 TEST(Draw, ShowsSpans) {

@@ -95,6 +95,7 @@ const std::vector<Row>& table() {
       {"--eval-every", "1", "", "", "", ""},
       {"--eval-tokens", "9", "", "", "", ""},
       {"--tensorboard", "", "", "", "", ""},
+      {"--pictures", "pdf", "desh", "", "des", ""},
   };
   return rows;
 }

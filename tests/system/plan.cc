@@ -319,9 +319,114 @@ TEST(Plan, AStudyMeasuresWhatWasPredicted) {
     EXPECT_NEAR(std::stod(cells[9]) / std::stod(cells[10]), 1, 0.02) << line;
   }
   EXPECT_EQ(count, 8);
+}
+
+/// Returns what stands between the first `begin` after `at` and the next `end`.
+std::string between(const std::string& text, const std::string& begin, const std::string& end,
+                    size_t at = 0) {
+  const size_t from = text.find(begin, at);
+  if (from == std::string::npos) return {};
+  const size_t to = text.find(end, from + begin.size());
+  return text.substr(from + begin.size(), to - from - begin.size());
+}
+
+/// Expects elements that end in the order in which they began, as those of XML do.
+void expect_balanced(const std::string& page) {
+  std::vector<std::string> open;
+  for (size_t at = page.find('<'); at != std::string::npos; at = page.find('<', at + 1)) {
+    const std::string tag = between(page, "<", ">", at);
+    const std::string name = tag.substr(0, tag.find_first_of(" \n/", tag[0] == '/' ? 1 : 0));
+    if (tag[0] == '!' || tag.ends_with('/')) continue;
+    if (tag[0] == '/') {
+      ASSERT_FALSE(open.empty());
+      ASSERT_EQ("/" + open.back(), name);
+      open.pop_back();
+      continue;
+    }
+    open.push_back(name);
+    if (name == "script" || name == "style") at = page.find("</" + name, at) - 1;
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+/// Expects that the bands of a timeline, by category or layer, sum to its totals.
+void expect_sums(const Json& timeline, const char* names, const char* bands, int64_t unit) {
+  const Json::Array total = timeline["total"].array(), rows = timeline[bands].array();
+  ASSERT_EQ(rows.size(), timeline[names].array().size());
+  for (size_t i = 0; i < total.size(); ++i) {
+    int64_t sum = 0;
+    for (const Json& row : rows) sum += unit * row.array().at(i).integer();
+    ASSERT_EQ(sum, total[i].integer()) << bands << " at " << i;
+  }
+}
+
+TEST(Plan, ATimelineTellsWhatIsLiveAndWhatRuns) {
+  const Folder folder;
+  const Outcome o = run({"study", "memory", "--model", "local_transformer", "--length", "128",
+                         "--batch", "1", "--depths", "2", "--lengths", "128", "--layers", "2",
+                         "--strategies", "standard checkpoint", "--out", folder / "study"});
+  ASSERT_EQ(o.code, 0) << o.err;
   const std::string page = read(folder / "study/timeline.html");
-  EXPECT_NE(page.find("<svg"), std::string::npos);
-  EXPECT_EQ(page.find("http"), std::string::npos);
+  expect_balanced(page);
+  for (const char* other : {"http", "src=", "@import", "url("}) {  // it needs no other file
+    EXPECT_EQ(page.find(other), std::string::npos) << other;
+  }
+  const Json data = parse_json(between(page, "id=\"timelines\">", "</script>"));
+  const int64_t unit = data["unit"].integer();
+  std::istringstream rows(read(folder / "study/memory.csv"));
+  std::string line;
+  std::getline(rows, line);
+  ASSERT_EQ(data["timelines"].array().size(), 2U);
+  size_t section = 0;
+  for (const Json& t : data["timelines"].array()) {
+    SCOPED_TRACE(t["title"].string());
+    expect_sums(t, "categories", "category", unit);
+    expect_sums(t, "layers", "layer", unit);
+    const Json::Array total = t["total"].array(), part = t["part"].array();
+    const auto at = [](const Json& value) { return static_cast<size_t>(value.integer()); };
+    const size_t peak = at(t["peak"]);
+    for (const Json& bytes : total) EXPECT_LE(bytes.integer(), total[peak].integer());
+    // The measured peak of this strategy, which also has the layouts that are cached.
+    std::getline(rows, line);
+    std::vector<std::string> cells;
+    std::istringstream in(line);
+    for (std::string cell; std::getline(in, cell, ',');) cells.push_back(cell);
+    EXPECT_LE(total[peak].integer(), std::stoll(cells[10]));
+    EXPECT_GT(static_cast<double>(total[peak].integer()), 0.9 * std::stod(cells[10]));
+    std::getline(rows, line);  // over length
+    // Forward, backward, update, in this order, each with its ops.
+    std::vector<int64_t> parts;
+    for (const Json& p : part) {
+      if (parts.empty() || parts.back() != p.integer()) parts.push_back(p.integer());
+    }
+    EXPECT_EQ(parts, (std::vector<int64_t>{0, 1, 2}));
+    const size_t backward = at(t["backward"]), update = at(t["update"]);
+    EXPECT_EQ(part[backward].integer(), 1);
+    EXPECT_EQ(part[backward - 1].integer(), 0);
+    EXPECT_EQ(part[update].integer(), 2);
+    const Json::Array ops = t["ops"].array(), op = t["op"].array();
+    const std::string at_peak = ops[at(op[peak])].string();
+    EXPECT_NE(at_peak.find("layers."), std::string::npos) << at_peak;
+    EXPECT_NE(page.find(at_peak + ".</p>"), std::string::npos) << "the text names it";
+    const Json::Array layers = t["layers"].array();
+    for (const char* name : {"before the step", "layer 0", "layer 1"}) {
+      EXPECT_NE(std::find(layers.begin(), layers.end(), Json(name)), layers.end()) << name;
+    }
+    // Both pictures have the marks, and can be reached by key.
+    const size_t begin = page.find("<section>", section), end = page.find("</section>", begin);
+    const std::string own = page.substr(begin, end - begin);
+    for (const char* mark : {">peak ", ">backward<", "class=\"cursor\"", "tabindex=\"0\""}) {
+      EXPECT_NE(own.find(mark), std::string::npos) << mark;
+    }
+    section = end;
+  }
+  // One scale: the grid lines of all pictures have the same labels.
+  std::vector<std::string> labels;
+  for (size_t svg = page.find("<svg"); svg != std::string::npos; svg = page.find("<svg", svg + 1)) {
+    labels.push_back(between(page, "class=\"grid\"", "<g ", svg));
+  }
+  ASSERT_EQ(labels.size(), 4U);
+  for (const std::string& label : labels) EXPECT_EQ(label, labels[0]);
 }
 
 TEST(Plan, AStudyRefusesUnknownStrategies) {

@@ -91,7 +91,9 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   EXPECT_NEAR(summary["units_per_target"].number(), length / (length + 1), 0.01);
   EXPECT_EQ(parse_json(must({"eval", "--out", out, "--beams", "0"}).last_line())["valid_bpb"],
             summary["valid_bpb"]);
-  EXPECT_TRUE(exists(out + "/pictures/attention.png"));
+  for (const char* part : {"attention", "attention_decoder", "attention_cross"}) {
+    EXPECT_TRUE(exists(out + "/pictures/" + part + ".png")) << part;
+  }
   EXPECT_TRUE(exists(out + "/pictures/loss.png"));
 
   const Outcome o = must({"eval", "--out", out, "--part", "train", "--beams", "2"});

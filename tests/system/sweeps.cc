@@ -59,6 +59,7 @@ TEST(Compare, ShowsFiguresKeysAndCurves) {
       << csv.out;
   for (const char* over : {"steps", "tokens", "seconds", "macs"}) {
     EXPECT_EQ(run({"compare", a, b, "--over", over, "--out", folder / "over.svg"}).code, 0) << over;
+    EXPECT_EQ(run({"compare", a, b, "--over", over, "--out", folder / "over.pdf"}).code, 0) << over;
   }
   // What is refused.
   EXPECT_NE(run({"compare", a, folder.path()}).err.find("is no run folder"), std::string::npos);
@@ -67,8 +68,9 @@ TEST(Compare, ShowsFiguresKeysAndCurves) {
                 .err.find("expected one of steps"),
             std::string::npos);
   EXPECT_NE(run({"compare", a, "--over", "tokens"}).err.find("none are drawn"), std::string::npos);
-  EXPECT_NE(run({"compare", a, "--out", folder / "text"}).err.find("FILE.png or FILE.svg"),
-            std::string::npos);
+  EXPECT_NE(
+      run({"compare", a, "--out", folder / "text"}).err.find("FILE.png, FILE.svg or FILE.pdf"),
+      std::string::npos);
   write(folder / "other.png", "not ours");
   EXPECT_NE(run({"compare", a, "--out", folder / "other.png"}).err.find("no picture of Longspan"),
             std::string::npos);
@@ -91,14 +93,16 @@ TEST(Sweep, TrainsAllCombinations) {
   const Folder folder;
   const std::vector<std::string> model = small_model(folder.path());
   const std::string out = folder / "sweep";
-  const Outcome o = run_with({"sweep", "--out", out, "--steps", "4", "--lr", "1e-3,1e-2", "--set",
-                              "model.dropout=0,0.1", "--seeds", "2", "--jobs", "2"},
-                             model);
+  const Outcome o =
+      run_with({"sweep", "--out", out, "--steps", "4", "--lr", "1e-3,1e-2", "--set",
+                "model.dropout=0,0.1", "--seeds", "2", "--jobs", "2", "--pictures", "svg,pdf"},
+               model);
   ASSERT_EQ(o.code, 0) << o.out << o.err;
   EXPECT_NE(o.out.find("[8/8]"), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("\n* lr="), std::string::npos) << o.out;
-  EXPECT_EQ(names_in(out).size(), 8u + 5) << o.out;  // sweep.json, sweep.csv, two pictures, logs
-  EXPECT_TRUE(exists(out + "/curves.png") && exists(out + "/values.png"));
+  EXPECT_EQ(names_in(out).size(), 8u + 7) << o.out;  // sweep.json, sweep.csv, four pictures, logs
+  EXPECT_TRUE(exists(out + "/curves.svg") && exists(out + "/values.svg"));
+  EXPECT_TRUE(exists(out + "/curves.pdf") && exists(out + "/values.pdf"));
   // A run is that of longspan train with these options.
   ASSERT_EQ(run_with({"train", "--out", folder / "one", "--steps", "4", "--lr", "1e-2", "--set",
                       "model.dropout=0.1", "--seed", "1"},
@@ -167,7 +171,10 @@ TEST(Sweep, StopsAtASignalAndMarksTheBestByItsScore) {
   {
     Program program(Start{words});
     const double begin = now();
-    while (!exists(folder / "sweep/lr=1e-2/metrics.jsonl") && now() - begin < 30) {
+    const auto has_begun = [&](const char* lr) {
+      return exists(folder / (std::string("sweep/lr=") + lr + "/metrics.jsonl"));
+    };
+    while (!(has_begun("1e-3") && has_begun("1e-2")) && now() - begin < 30) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     program.send(SIGINT);

@@ -10,6 +10,9 @@ packages=(
   libopenmpi-dev openmpi-bin  # for runs of several processes; all else works without them
 )
 
+# What the site of the documentation needs (scripts/site.sh), and nothing else does.
+site_packages=(doxygen doxygen-awesome-css mkdocs mkdocs-material python3)
+
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }
 

@@ -12,6 +12,8 @@ import functools, html, pathlib, re, sys, tempfile, urllib.parse
 TAG = re.compile(r"<(a|link|script|img|iframe|source|area)\b([^>]*)>", re.I)
 WHERE = re.compile(r"\b(?:href|src)=\"([^\"]*)\"|\b(?:href|src)='([^']*)'", re.I)
 NAME = re.compile(r"\b(?:id|name)=[\"']([^\"']+)[\"']")
+# In the lists of Doxygen's tree and search; their places are not asked for, as values of enumerations have none.
+LISTED = re.compile(r"[\"']((?:\.\./)*[A-Za-z0-9_.-]+\.html)(?:#\w+)?[\"']")
 LOADED = re.compile(r"@import\s+[\"']?(https?:)?//|url\(\s*[\"']?(https?:)?//", re.I)
 
 
@@ -59,6 +61,14 @@ def check(folder):
                 if why:
                     print(f"{page.relative_to(folder.resolve())}: {link}: {why}")
                     bad += 1
+    for script in sorted(folder.rglob("*.js")):
+        if script.name.startswith("navtreeindex"):
+            continue  # what is shown for a page, where it exists
+        for link in LISTED.findall(script.read_text(errors="replace")):
+            links += 1
+            if not (script.parent / link).exists():
+                print(f"{script.relative_to(folder)}: {link}: no such file")
+                bad += 1
     for style in sorted(folder.rglob("*.css")):
         if LOADED.search(style.read_text(errors="replace")):
             print(f"{style.relative_to(folder)}: loads from elsewhere")
@@ -83,8 +93,9 @@ def self_test():
                 sys.exit(f"expected {expected} wrong links in {text}")
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "a.css").write_text("@import url(https://example.org/font.css);")
-        if check(pathlib.Path(folder))[0] != 1:
-            sys.exit("expected one wrong style")
+        (pathlib.Path(folder) / "a.js").write_text('var a = [["x", "b.html#x", null]];')
+        if check(pathlib.Path(folder))[0] != 2:
+            sys.exit("expected a wrong style and a wrong list")
     print("the check of links finds what it should")
 
 

@@ -7,6 +7,7 @@ packages=(
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev libpng-dev zlib1g-dev
   libsentencepiece-dev libutf8proc-dev libcairo2-dev
   libgtest-dev libbenchmark-dev
+  dpkg-dev file               # for the Debian package that cpack makes
   libopenmpi-dev openmpi-bin  # for runs of several processes; all else works without them
 )
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
@@ -13,9 +14,11 @@
 
 #include "app/commands.h"
 #include "app/tasks/table.h"
+#include "core/build.h"
 #include "core/error.h"
 #include "core/kernel.h"
 #include "core/ranks/communicator.h"
+#include "core/ranks/transport_module.h"
 #include "data/io/files.h"
 #include "models/all/registry.h"
 #include "nn/nearest.h"
@@ -78,6 +81,31 @@ std::string usage(const std::string& program) {
   return text;
 }
 
+/// Says whether kernels run on CUDA devices, and on how many.
+std::string cuda_devices() {
+  if (!count_devices.has(DeviceKind::cuda)) return "not in this build";
+  int count = 0;
+  count_devices(Device{DeviceKind::cuda, 0}, &count);
+  return fmt::format("{} device{}", count, count == 1 ? "" : "s");
+}
+
+/// Returns the module for MPI that is there, without loading it.
+std::string mpi_module() {
+  std::error_code error;
+  for (const std::string& place : mpi_module_places()) {
+    if (std::filesystem::exists(place, error)) return place;
+  }
+  return "no module; runs have one process";
+}
+
+/// The version, and on the lines after it what the bits and the speed of runs depend on.
+std::string version(const std::string& program) {
+  const std::string own = program == "longspan" ? "" : program + ", built on ";
+  return fmt::format("{}longspan {}\nbuild      {}\nprocessor  {}\nCUDA       {}\nMPI        {}\n",
+                     own, LONGSPAN_VERSION, build_description(), cpu_instructions(),
+                     cuda_devices(), mpi_module());
+}
+
 /// Opens closed standard streams, so that no file of ours gets their descriptors.
 void open_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream) {
@@ -105,8 +133,7 @@ int run_command(int argc, char** argv, const std::string& program) {
     return flushed(0, program);
   }
   if (name == "--version") {
-    const std::string own = program == "longspan" ? "" : program + ", built on ";
-    std::puts((own + "longspan " LONGSPAN_VERSION).c_str());
+    std::fputs(version(program).c_str(), stdout);
     return flushed(0, program);
   }
   const Launched together = launched();

@@ -11,6 +11,8 @@ endif()
 if(NOT LONGSPAN_CUDA)
   set(LONGSPAN_PKGCONFIG_REQUIRES
       "fmt libhwy openblas tomlplusplus libxxhash sentencepiece cairo libutf8proc libpng zlib")
+  # From where the file is to the prefix, which `cmake --install` and packages choose.
+  file(RELATIVE_PATH LONGSPAN_PKGCONFIG_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
   configure_file(cmake/package/longspan.pc.in ${PROJECT_BINARY_DIR}/longspan.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/longspan.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()

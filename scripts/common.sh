@@ -7,8 +7,12 @@ packages=(
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev libpng-dev zlib1g-dev
   libsentencepiece-dev libutf8proc-dev libcairo2-dev
   libgtest-dev libbenchmark-dev
+  dpkg-dev file               # for the Debian package that cpack makes
   libopenmpi-dev openmpi-bin  # for runs of several processes; all else works without them
 )
+
+# What the site of the documentation needs (scripts/site.sh), and nothing else does.
+site_packages=(doxygen doxygen-awesome-css mkdocs mkdocs-material python3)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }

@@ -23,6 +23,7 @@ while [ $# -gt 0 ]; do
       labels=(-L "quick|device")
       options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_CUDA=OFF)
       targets=(all benchmarks)
+      packages+=("${site_packages[@]}")  # the test `site` builds the site of the documentation
       nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
       if [ -x "$nvcc" ]; then
         export CUDACXX=$nvcc

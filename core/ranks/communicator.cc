@@ -256,15 +256,10 @@ class ModuleTransport : public Transport {
   const TransportModule& module_;
 };
 
-/// Returns the module: beside the program, or where it is installed.
+/// Returns the module, loaded.
 void* open_module(std::string& tried) {
+  const std::vector<std::string> places = mpi_module_places();
   std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  std::vector<std::string> places;
-  if (const char* named = std::getenv("LONGSPAN_MPI")) places.emplace_back(named);
-  for (const char* folder : {".", "..", "../..", "../lib/longspan", LONGSPAN_MODULES}) {
-    places.push_back((program / folder / "longspan_mpi.so").lexically_normal());
-  }
   for (const std::string& place : places) {
     if (!std::filesystem::exists(place, error)) continue;
     if (void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL)) return module;
@@ -275,6 +270,17 @@ void* open_module(std::string& tried) {
 }
 
 }  // namespace
+
+std::vector<std::string> mpi_module_places() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::vector<std::string> places;
+  if (const char* named = std::getenv("LONGSPAN_MPI")) places.emplace_back(named);
+  for (const char* folder : {".", "..", "../..", "../lib/longspan", LONGSPAN_MODULES}) {
+    places.push_back((program / folder / "longspan_mpi.so").lexically_normal());
+  }
+  return places;
+}
 
 Launched launched() {
   const auto number = [](std::initializer_list<const char*> names, int otherwise) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace longspan {
 
@@ -17,5 +19,9 @@ struct TransportModule {
   void (*end_all)();
   void (*finish)();
 };
+
+/// Returns where open_communicator() looks for such a module, in order: the file that $LONGSPAN_MPI
+/// names, beside the program, and where it is installed. It takes the first that it can load.
+std::vector<std::string> mpi_module_places();
 
 }  // namespace longspan

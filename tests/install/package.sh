@@ -17,6 +17,9 @@ for path in bin/longspan include/longspan/longspan.h share/man/man1/longspan.1 s
   [ -e "x/usr/$path" ] || { echo "the package has no /usr/$path"; exit 1; }
 done
 x/usr/bin/longspan --version
+version=$(x/usr/bin/longspan --version | sed -n '1s/^longspan //p')
+grep -qxF " Version: $version" control || { cat control; echo "expected the package of version $version"; exit 1; }
+grep -qxF "version: $version" "$root/CITATION.cff" || { echo "CITATION.cff: expected version: $version"; exit 1; }
 # Every command is in the manual, and completion knows commands, options and models.
 for command in $(x/usr/bin/longspan --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p'); do
   grep -qwF "$command" x/usr/share/man/man1/longspan.1 || { echo "longspan.1 does not name $command"; exit 1; }
@@ -31,7 +34,6 @@ bash -c '
 # A program that is compiled by pkg-config alone.
 pc=$(find x -name longspan.pc)
 if [ -n "$pc" ]; then
-  sed -i "s|^prefix=.*|prefix=$folder/x/usr|" "$pc"
   sh "$root/tests/install/pytorch.sh" "$root/docs/from-pytorch.md" >program.cc
   ${CXX:-g++} program.cc $(PKG_CONFIG_PATH=$(dirname "$folder/$pc") pkg-config --cflags --libs longspan) -o program
   ./program >out 2>&1 && grep -qF '[[1, 0, 2],' out || { cat out; exit 1; }

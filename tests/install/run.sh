@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh CMAKE BUILD ROOT COMPILER GENERATOR SANITIZE: installs the build into an empty prefix; configures, builds
 # and runs another project that knows nothing but that prefix; and does in an empty folder what
-# docs/your-own-program.md tells a reader to do.
+# docs/your-own-program.md tells a reader to do, and docs/tutorial.md of a program.
 set -eu
 cmake=$1 build=$2 root=$3
 folder=$(mktemp -d)
@@ -42,6 +42,15 @@ mkdir "$folder/page"
 sh "$root/tests/install/page.sh" "$root/docs/your-own-program.md" "$root" >"$folder/page.sh"
 cd "$folder/page"
 PREFIX="$folder/prefix" sh "$folder/page.sh"
+
+# The program of docs/tutorial.md, in a folder beside data/.
+if [ -z "${6:-}" ]; then
+  mkdir "$folder/data" "$folder/tutorial"
+  cp -r "$root/data/samples" "$folder/data"
+  sh "$root/tests/install/page.sh" "$root/docs/tutorial.md" "$root" >"$folder/tutorial.sh"
+  (cd "$folder/tutorial" && PREFIX="$folder/prefix" sh "$folder/tutorial.sh") >"$folder/log"
+  grep -qE '^rows of 256 tokens, step 6: [0-9.]+ bits per byte$' "$folder/log" || { cat "$folder/log"; exit 1; }
+fi
 
 # What the example says: gradients are right, the prediction is the measurement, the op that gave NaN has a name, and
 # what was loaded is what was saved.

@@ -13,7 +13,7 @@ make up (pretrained weights) is left out, and listed. Fails if a command fails.
 import argparse, importlib.util, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = ("longspan", "mpirun ", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "python3 ")
+PROGRAMS = ("longspan", "mpirun ", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "tail ", "python3 ")
 ASSIGNMENT = re.compile(r"[A-Za-z_]+=")
 MISSING = ("ROBERTA", "BASE", "PREFIX", "my_model", "genomes", "runs/learning")
 SYNOPSIS = re.compile(r"\[|\.\.\.|\bNAME\b|\bID\b")

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/build.h"
+#include "core/kernel.h"
 #include "data/io/json.h"
 #include "tests/system/program.h"
 #include "train/config.h"
@@ -527,8 +529,24 @@ TEST_F(Runs, AnomalyModeChangesNothingThatIsSound) {
 
 TEST_F(Runs, TellTheirVersion) {
   const Outcome o = must({"--version"});
-  EXPECT_EQ(o.out, "longspan " LONGSPAN_VERSION "\n");
+  EXPECT_EQ(o.out.substr(0, o.out.find("\nbuild")), "longspan " LONGSPAN_VERSION);
   EXPECT_EQ(o.err, "");
+}
+
+/// Behind the version stand the build, the processor, devices and the module for MPI, as they are.
+TEST_F(Runs, TellTheirBuild) {
+  const auto line = [](const Outcome& o, const std::string& name) {
+    const size_t at = o.out.find("\n" + name);
+    const size_t value = o.out.find_first_not_of(' ', at + 1 + name.size());
+    return at == std::string::npos ? "" : o.out.substr(value, o.out.find('\n', value) - value);
+  };
+  const Outcome plain = must({"--version"});
+  EXPECT_EQ(line(plain, "build"), build_description());
+  register_backends();
+  EXPECT_EQ(line(plain, "processor"), cpu_instructions());
+  EXPECT_EQ(line(run(Start{.arguments = {"--version"}, .with_device = true}), "CUDA"), "1 device");
+  const Outcome named = run(Start{.arguments = {"--version"}, .environment = {{"LONGSPAN_MPI", text}}});
+  EXPECT_EQ(line(named, "MPI"), text);
 }
 
 TEST_F(Runs, ResumeFromTheStartWhereThereIsNothing) {

@@ -263,8 +263,7 @@ std::vector<std::string> draw_run(const TrainingRun& run, const TaskData& task_d
   std::vector<std::string> drawn;
   const auto add = [&](const char* what, const char* file) {
     const std::string path = run.out + "/pictures/" + file;
-    drawn.push_back(
-        fmt::format("{}: {}", what, fmt::join(run.config.pictures.paths(path), ", ")));
+    drawn.push_back(fmt::format("{}: {}", what, fmt::join(run.config.pictures.paths(path), ", ")));
   };
   if (kind_of_path(run.out + "/metrics.jsonl", "pictures") == PathKind::file) {
     try {

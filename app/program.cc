@@ -102,8 +102,8 @@ std::string mpi_module() {
 std::string version(const std::string& program) {
   const std::string own = program == "longspan" ? "" : program + ", built on ";
   return fmt::format("{}longspan {}\nbuild      {}\nprocessor  {}\nCUDA       {}\nMPI        {}\n",
-                     own, LONGSPAN_VERSION, build_description(), cpu_instructions(),
-                     cuda_devices(), mpi_module());
+                     own, LONGSPAN_VERSION, build_description(), cpu_instructions(), cuda_devices(),
+                     mpi_module());
 }
 
 /// Opens closed standard streams, so that no file of ours gets their descriptors.

@@ -767,13 +767,13 @@ void Training::validate() {
     }
   }
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
-    Members row{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
-    if (predicts_tokens(p_.run)) row.emplace_back("valid_perplexity", p_.unit.perplexity(valid_));
-    if (!c_.best_by.empty()) row.emplace_back("score", score);
+    Members found{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
+    if (predicts_tokens(p_.run)) found.emplace_back("valid_perplexity", p_.unit.perplexity(valid_));
+    if (!c_.best_by.empty()) found.emplace_back("score", score);
     for (const JsonMember& m : figures) {
-      if (m.value.is_number()) row.emplace_back("valid_" + m.name, m.value);
+      if (m.value.is_number()) found.emplace_back("valid_" + m.name, m.value);
     }
-    row(at_.step, row);
+    row(at_.step, found);
     best_.add(at_.step, score);
   }
   const std::string by =

@@ -121,6 +121,17 @@ TEST_F(Looking, ValidatesOnASample) {
   EXPECT_NE(on.err.find("eval_tokens"), std::string::npos) << on.err;
 }
 
+// The clock of --seconds stands still while a run validates, which here takes most of the time.
+TEST_F(Looking, ValidationsDoNotCountInSeconds) {
+  const std::string out = folder / "run";
+  const Outcome o =
+      must({.arguments =
+                training(out, {"--seconds", "0.5", "--eval-every", "1", "--split", "20/80/0"})});
+  const Json summary = parse_json(o.last_line());
+  EXPECT_GT(summary["seconds"].number(), 0.45);
+  EXPECT_GT(o.seconds, 1) << "of which most went into validations";
+}
+
 // A model with a memory reads the beginnings of its streams.
 TEST_F(Looking, ValidatesStreamsOnASample) {
   const auto score = [&](const char* name, const Words& more) {

@@ -67,6 +67,7 @@ class LineChart {
       }
     }
     draw_legend();
+    draw_labels();
     draw_title(canvas_, frame_, plot_.title);
     draw_axis_labels(canvas_, frame_, plot_.x_label, plot_.y_label);
     return canvas_.file();
@@ -100,8 +101,13 @@ class LineChart {
     require(across_.low <= across_.high, "plot", "there is no point to draw");
     if (across_.low > 0 && across_.low < 0.05 * across_.high) across_.low = 0;
     if (across_.high == across_.low) across_.low -= 0.5, across_.high += 0.5;
-    const double margin =
-        up_.high > up_.low ? 0.05 * (up_.high - up_.low) : std::max(0.5, 0.05 * std::abs(up_.high));
+    const bool labelled = std::any_of(plot_.series.begin(), plot_.series.end(),
+                                      [](const Series& s) { return !s.label.empty(); });
+    const double beside = labelled ? 0.06 * (across_.high - across_.low) : 0;  // for their points
+    across_.low -= beside, across_.high += beside;
+    const double share = labelled ? 0.1 : 0.05;
+    const double margin = up_.high > up_.low ? share * (up_.high - up_.low)
+                                             : std::max(0.5, 0.05 * std::abs(up_.high));
     up_.low -= margin, up_.high += margin;
     up_.mark(plot_.height / 90);
     across_.mark(plot_.width / 130);
@@ -197,6 +203,66 @@ class LineChart {
       if (s.markers) canvas_.stroke({{left + legend_line / 2, y}}, 9, colour_of(s));
       canvas_.text(left + legend_line + 14, y + 5, *name++, std::min(small_text, line_), ink);
       y += line_;
+    }
+  }
+
+  static constexpr size_t label_places = 12;
+
+  /// Returns the part of the plot that a label of this width takes at the n-th place around a
+  /// point: at its right or left, then above and below, further and further away.
+  PlotArea place_beside(Canvas::Point p, double width, size_t n) const {
+    constexpr double high = 18, gap = 11;
+    constexpr struct {
+      double x, y;  // -1: before the point; 0: over it; 1: behind it; y in lines
+    } places[label_places] = {{1, 0}, {-1, 0}, {0, -1}, {0, 1}, {1, -1}, {-1, -1},
+                              {1, 1}, {-1, 1}, {0, -2}, {0, 2}, {0, -3}, {0, 3}};
+    const double y = p.y + places[n].y * (high + 2);
+    double x = p.x + places[n].x * (gap + width / 2);
+    if (places[n].x == 0) {  // as far to the side as the frame asks for
+      x = std::clamp(x, frame_.left + 6 + width / 2,
+                     std::max(frame_.left + 6 + width / 2, frame_.right - 6 - width / 2));
+    }
+    return {x - width / 2, y - high / 2, x + width / 2, y + high / 2};
+  }
+
+  /// Whether a label may be written there: within the frame, over no point, curve or other label.
+  bool label_fits(const PlotArea& box, const std::vector<PlotArea>& others) const {
+    if (box.left < frame_.left || box.right > frame_.right || box.top < frame_.top ||
+        box.bottom > frame_.bottom) {
+      return false;
+    }
+    for (const PlotArea& o : others) {
+      if (box.left < o.right && o.left < box.right && box.top < o.bottom && o.top < box.bottom) {
+        return false;
+      }
+    }
+    for (const Series& s : plot_.series) {
+      for (size_t i = 0; i < s.x.size(); ++i) {
+        if (!drawn(s, i)) continue;
+        const size_t next = i + 1 < s.x.size() && drawn(s, i + 1) ? i + 1 : i;
+        const PlotArea wide{box.left - 5, box.top - 5, box.right + 5, box.bottom + 5};
+        if (meets(point(s, i), point(s, next), wide)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Writes the label of each series at the first place around its last point that is free; the
+  /// right or left one where none is.
+  void draw_labels() {
+    std::vector<PlotArea> taken;
+    if (!names_.empty()) taken.push_back(legend_);
+    for (const Series& s : plot_.series) {
+      size_t last = s.x.size();
+      while (last > 0 && !drawn(s, last - 1)) --last;
+      if (s.label.empty() || last == 0) continue;
+      const Canvas::Point p = point(s, last - 1);
+      const double width = Canvas::width_of(s.label, small_text);
+      size_t n = 0;
+      while (n < label_places && !label_fits(place_beside(p, width, n), taken)) ++n;
+      if (n == label_places) n = p.x > (frame_.left + frame_.right) / 2 ? 1 : 0;
+      taken.push_back(place_beside(p, width, n));
+      canvas_.text(taken.back().left, taken.back().bottom - 4, s.label, small_text, colour_of(s));
     }
   }
 

@@ -12,9 +12,10 @@ namespace longspan {
 struct Series {
   std::string name = {};  ///< in the legend; empty: not listed
   std::vector<double> x = {}, y = {};
-  bool faint = false;    ///< thin and pale, behind the others
-  bool markers = false;  ///< a dot at every point
-  int colour = 0;        ///< index into the palette
+  bool faint = false;      ///< thin and pale, behind the others
+  bool markers = false;    ///< a dot at every point
+  int colour = 0;          ///< index into the palette
+  std::string label = {};  ///< written beside the last point; empty: none
 };
 
 /// Curves on one pair of axes.

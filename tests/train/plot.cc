@@ -232,6 +232,33 @@ TEST(Plot, WholeNumbersAreMarkedWhereAskedFor) {
   EXPECT_EQ(drawn(), tens);
 }
 
+/// Labels of near points find places of their own: none is written over another.
+TEST(Plot, LabelsStandBesideTheirPoints) {
+  const Folder folder;
+  LinePlot plot{.title = "t", .x_label = "x", .y_label = "y"};
+  plot.series = {{.x = {0}, .y = {0}, .markers = true},
+                 {.x = {10}, .y = {1}, .markers = true, .colour = 4},
+                 {.x = {9.5}, .y = {1.02}, .markers = true}};
+  // Pixels that are more red than blue, or the other way round, with those at the edges of letters.
+  const auto count = [&](size_t more, size_t less) {
+    write_line_plot(folder / "x.png", plot);
+    const Pixels pixels = read_png(folder / "x.png");
+    return std::count_if(pixels.rgb.begin(), pixels.rgb.end(),
+                         [&](const auto& rgb) { return rgb[more] > rgb[less] + 60; });
+  };
+  const auto red = [&] { return count(0, 2); };
+  const auto blue_ones = [&] { return count(2, 0); };
+  plot.series[0].label = "i";  // so that all three pictures have the same axes
+  const auto disc = red(), others = blue_ones();
+  plot.series[1].label = "mmmmmmmmmmmmmmmm";
+  const auto alone = red();
+  EXPECT_GT(alone, disc);
+  EXPECT_EQ(blue_ones(), others);  // not over a point
+  plot.series[2].label = "wwwwwwwwwwwwwwww";
+  EXPECT_EQ(red(), alone);
+  EXPECT_GT(blue_ones(), others);
+}
+
 TEST(Plot, HeatMapDrawsAFewLabelsBesideManyCells) {
   const Folder folder;
   HeatMap map{.rows = 1000, .columns = 4, .exponent = 0.5};

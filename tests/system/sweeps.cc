@@ -167,7 +167,10 @@ TEST(Sweep, StopsAtASignalAndMarksTheBestByItsScore) {
   {
     Program program(Start{words});
     const double begin = now();
-    while (!exists(folder / "sweep/lr=1e-2/metrics.jsonl") && now() - begin < 30) {
+    const auto trains = [&](const char* lr) {
+      return exists(folder / (std::string("sweep/lr=") + lr + "/metrics.jsonl"));
+    };
+    while (!(trains("1e-3") && trains("1e-2")) && now() - begin < 30) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     program.send(SIGINT);

@@ -391,9 +391,30 @@ struct Rehearsal {
 
 }  // namespace
 
-std::function<void()> StepPlanner::steps_on(Device device) const {
+std::function<void()> StepPlanner::steps_on(const StepShape& shape, Device device) const {
+  apply(config_, shape);
   const auto rehearsal = std::make_shared<Rehearsal>(config_, device);
   return [rehearsal] { rehearsal->step(); };
+}
+
+std::unique_ptr<LanguageModel> StepPlanner::build(const StepShape& shape, const Init& init) const {
+  apply(config_, shape);
+  std::unique_ptr<LanguageModel> model = config_.model->build(init);
+  require_length(config_, *model);
+  return model;
+}
+
+Tensor StepPlanner::synthetic_loss(const LanguageModel& model, Device device,
+                                   const Pass& pass) const {
+  const SegmentMemory memory = empty_memory(model, config_.batch);
+  return planned_task(config_, model)
+      ->synthetic_loss({.model = model,
+                        .config = config_,
+                        .device = device,
+                        .length = config_.length,
+                        .memory = memory,
+                        .pass = pass})
+      .total();
 }
 
 std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason,
@@ -481,6 +502,17 @@ int64_t StepPlanner::memory_of_streams(Device device) const {
   const int64_t before = live();
   const SegmentMemory memory = empty_memory(*model, config_.batch);
   return live() - before;
+}
+
+int64_t longest_tried(const StepPlanner& planner) {
+  constexpr int64_t enough = int64_t{1} << 22;
+  return std::min(planner.longest_possible(), enough);
+}
+
+Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t budget) {
+  const int64_t length = longest_tried(planner), unit = std::min<int64_t>(64, shape.length);
+  return {planner.largest(shape, &StepShape::length, unit, length, budget),
+          planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
 }
 
 DType element_of(const Json& fields) {

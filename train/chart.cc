@@ -42,9 +42,19 @@ void Axis::mark(int count) {
   if (logarithmic && low < -1) return mark_decades();  // what is below 1 is no length
   ticks = make_ticks(low, high, count);
   if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
+  if (logarithmic && ticks.at.size() < 2) mark_few(count);
   if (!whole || ticks.step >= 1) return;
   ticks = {};
   for (double i = std::ceil(low); i <= high; ++i) ticks.at.push_back(i + 0.0);
+}
+
+void Axis::mark_few(int count) {
+  ticks = {};
+  for (double power = std::ceil(low); power <= high; ++power) ticks.at.push_back(power);
+  constexpr double thousand = 10;  // from 2^10 on, labels are of units of 1024
+  if (ticks.at.size() >= 2 || high > thousand) return;
+  ticks = make_ticks(std::exp2(low), std::exp2(high), count);
+  for (double& at : ticks.at) at = place(at);
 }
 
 void Axis::mark_decades() {

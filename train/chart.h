@@ -42,6 +42,9 @@ struct Axis {
   /// ten where it has numbers far below 1.
   void mark(int count);
   void mark_decades();
+  /// The same where powers of two in larger steps would be fewer than two: each power, or round
+  /// numbers.
+  void mark_few(int count);
   /// Powers of two from 2^10 on are labelled in units of 1024, as lengths are.
   std::string label(double place) const;
 };

@@ -232,13 +232,37 @@ TEST(Plot, WholeNumbersAreMarkedWhereAskedFor) {
   EXPECT_EQ(drawn(), tens);
 }
 
+/// A range within two octaves has more than one mark too: its picture is that of two marks, 16 and
+/// 32, and one within an octave has round numbers.
+TEST(Plot, LogarithmicAxesOfFewOctavesHaveMarks) {
+  const Folder folder;
+  const auto rows_of_marks = [&](double low, double high) {
+    LinePlot plot{.title = "t", .x_label = "x", .y_label = "y"};
+    plot.log_y = true;
+    plot.series = {{.x = {0, 1}, .y = {low, high}}};
+    write_line_plot(folder / "x.png", plot);
+    const Pixels pixels = read_png(folder / "x.png");
+    constexpr std::array<uint8_t, 3> grid{222, 225, 230};
+    int rows = 0;
+    for (int y = 0; y < pixels.height; ++y) {
+      int grey = 0;
+      for (int x = 0; x < pixels.width; ++x) grey += pixels.at(x, y) == grid ? 1 : 0;
+      rows += grey > pixels.width / 2 ? 1 : 0;
+    }
+    return rows;
+  };
+  EXPECT_EQ(rows_of_marks(15.5, 38), 2);
+  EXPECT_GE(rows_of_marks(17, 30), 3);
+  EXPECT_GE(rows_of_marks(1, 1 << 10), 4);  // as before: powers of two
+}
+
 /// Labels of near points find places of their own: none is written over another.
 TEST(Plot, LabelsStandBesideTheirPoints) {
   const Folder folder;
   LinePlot plot{.title = "t", .x_label = "x", .y_label = "y"};
   plot.series = {{.x = {0}, .y = {0}, .markers = true},
-                 {.x = {10}, .y = {1}, .markers = true, .colour = 4},
-                 {.x = {9.5}, .y = {1.02}, .markers = true}};
+                 {.x = {5}, .y = {1}, .markers = true, .colour = 4},
+                 {.x = {5}, .y = {1.01}, .markers = true}};
   // Pixels that are more red than blue, or the other way round, with those at the edges of letters.
   const auto count = [&](size_t more, size_t less) {
     write_line_plot(folder / "x.png", plot);

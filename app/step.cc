@@ -427,45 +427,14 @@ std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::stri
   }
 }
 
-/// Peaks are nearly linear in length, batch and depth, so the next guess interpolates between the
-/// two sizes that bracket the budget.
 int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
                              int64_t budget) const {
-  limit -= limit % unit;
   const auto peak = [&](int64_t size) {
     shape.*part = size;
     const std::optional<StepMemory> m = predict(shape, nullptr, false);
     return m ? m->peak() : -1;
   };
-  int64_t low = 0, low_bytes = 0, high = -1, high_bytes = 0;
-  int64_t x = std::clamp(shape.*part / unit * unit, unit, limit);
-  for (int tries = 0; tries < 40 && low < limit && low + unit != high; ++tries) {
-    const int64_t bytes = peak(x);
-    if (bytes < 0) return low;
-    if (bytes <= budget) {
-      const double slope = static_cast<double>(bytes - low_bytes) / static_cast<double>(x - low);
-      const int64_t before = low;
-      low = x;
-      low_bytes = bytes;
-      if (high < 0) {
-        const double more = before > 0 && slope > 0 ? static_cast<double>(budget - bytes) / slope
-                                                    : static_cast<double>(x);
-        x = std::min(limit,
-                     x + std::max(unit, static_cast<int64_t>(std::min(more, 1e15)) / unit * unit));
-        continue;
-      }
-    } else {
-      high = x;
-      high_bytes = bytes;
-    }
-    if (low + unit >= high) break;
-    const double share = low > 0 ? static_cast<double>(budget - low_bytes) /
-                                       static_cast<double>(high_bytes - low_bytes)
-                                 : 0.5;
-    const int64_t guess = low + static_cast<int64_t>(share * static_cast<double>(high - low));
-    x = std::clamp(guess / unit * unit, low + unit, high - unit);
-  }
-  return low;
+  return largest_fitting(peak, shape.*part, unit, limit, budget);
 }
 
 int64_t StepPlanner::longest_possible() const {

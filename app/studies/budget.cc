@@ -68,16 +68,16 @@ LinePlot plot_of(const std::vector<Fitting>& rows, const std::vector<std::string
       s.x.push_back(static_cast<double>(r.budget) / (1 << 20));
       s.y.push_back(static_cast<double>(r.largest.*part));
     }
-    if (s.x.empty()) continue;
-    const auto same = std::find_if(plot.series.begin(), plot.series.end(),
-                                   [&](const Series& other) { return other.y == s.y; });
-    if (same != plot.series.end()) {  // identical curves would hide each other
-      same->name += ", " + s.name;
-    } else {
-      plot.series.push_back(std::move(s));
-    }
+    add_curve(plot, std::move(s));
   }
   return plot;
+}
+
+/// Returns what a title says of curves that end at the largest size that is tried.
+std::string tried(const std::vector<Fitting>& rows, int64_t Largest::*part, int64_t limit) {
+  const bool reached = std::any_of(rows.begin(), rows.end(),
+                                   [&](const Fitting& r) { return r.largest.*part >= limit; });
+  return reached ? fmt::format(" (no more than {} are tried)", limit) : "";
 }
 
 std::string count_text(int64_t n, int64_t limit) {
@@ -139,14 +139,14 @@ int study_budget(int argc, const char* const* argv) {
   require(!rows.empty(), "study", "no strategy builds this model");
   const StepShape& shape = planner.own();
   out.write("budget.csv", csv_of(rows, planner));
-  out.draw("longest", plot_of(rows, strategies, &Largest::length,
-                              fmt::format("The longest sequences that train, {} layers, batch {}",
-                                          shape.layers, shape.batch),
-                              "tokens"));
-  out.draw("deepest", plot_of(rows, strategies, &Largest::layers,
-                              fmt::format("The deepest models that train, {} tokens x {}",
-                                          shape.length, shape.batch),
-                              "layers"));
+  const std::string longest =
+      fmt::format("The longest sequences that train, {} layers, batch {}{}", shape.layers,
+                  shape.batch, tried(rows, &Largest::length, longest_tried(planner)));
+  const std::string deepest =
+      fmt::format("The deepest models that train, {} tokens x {}{}", shape.length, shape.batch,
+                  tried(rows, &Largest::layers, most_layers));
+  out.draw("longest", plot_of(rows, strategies, &Largest::length, longest, "tokens"));
+  out.draw("deepest", plot_of(rows, strategies, &Largest::layers, deepest, "layers"));
   out.say_files();
   return 0;
 }

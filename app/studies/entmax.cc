@@ -39,7 +39,7 @@ LinePlot keys_by_length(const std::vector<EntmaxSparsityRow>& rows,
                 .y_label = "keys with weight"};
   plot.log_x = plot.log_y = true;
   for (size_t i = 0; i < o.alphas.size(); ++i) {
-    Series s{.name = fmt::format("alpha = {:g}", o.alphas[i]),
+    Series s{.name = fmt::format("{}{:g}", i == 0 ? "alpha = " : "", o.alphas[i]),
              .markers = true,
              .colour = static_cast<int>(i)};
     for (const EntmaxSparsityRow& r : rows) {
@@ -47,7 +47,7 @@ LinePlot keys_by_length(const std::vector<EntmaxSparsityRow>& rows,
       s.x.push_back(static_cast<double>(r.length));
       s.y.push_back(r.sparsity.keys);
     }
-    plot.series.push_back(std::move(s));
+    add_curve(plot, std::move(s), 0.01);
   }
   return plot;
 }
@@ -68,7 +68,7 @@ LinePlot keys_by_alpha(const std::vector<EntmaxSparsityRow>& rows, const EntmaxS
       s.x.push_back(r.alpha);
       s.y.push_back(r.sparsity.keys);
     }
-    plot.series.push_back(std::move(s));
+    add_curve(plot, std::move(s), 0.01);
   }
   return plot;
 }

@@ -79,16 +79,9 @@ LinePlot plot_of(const std::vector<Measured>& rows, const std::vector<std::strin
       discs.x.push_back(x);
       discs.y.push_back((shown.disc ? shown.disc : shown.line)(r));
     }
-    if (lines.x.empty()) continue;
-    const auto same = std::find_if(plot.series.begin(), plot.series.end(), [&](const Series& s) {
-      return !s.name.empty() && s.x == lines.x && s.y == lines.y;
-    });
-    if (same != plot.series.end()) {  // identical curves would hide each other
-      same->name += ", " + lines.name;
-      continue;
-    }
-    plot.series.push_back(lines);
-    plot.series.push_back(discs);
+    const size_t before = plot.series.size();
+    add_curve(plot, std::move(lines));
+    if (plot.series.size() > before) plot.series.push_back(std::move(discs));
   }
   return plot;
 }

@@ -118,6 +118,23 @@ void StudyFolder::say_files() const {
   std::puts(text.c_str());
 }
 
+void add_curve(LinePlot& plot, Series curve, double share) {
+  if (curve.x.empty()) return;
+  const auto alike = [&](const Series& s) {
+    if (s.name.empty() || s.x != curve.x) return false;
+    for (size_t i = 0; i < s.y.size(); ++i) {
+      if (std::abs(s.y[i] - curve.y[i]) > share * std::abs(s.y[i])) return false;
+    }
+    return true;
+  };
+  const auto same = std::find_if(plot.series.begin(), plot.series.end(), alike);
+  if (same != plot.series.end()) {
+    same->name += ", " + curve.name;
+  } else {
+    plot.series.push_back(std::move(curve));
+  }
+}
+
 void say_progress(const std::string& text) {
   std::puts(text.c_str());
   std::fflush(stdout);

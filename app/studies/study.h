@@ -71,6 +71,10 @@ class CsvTable {
   std::string text_;
 };
 
+/// Adds a curve to a plot, and its name to that of another one that it would hide: of the same x,
+/// whose y differ by no more than this share.
+void add_curve(LinePlot& plot, Series curve, double share = 0);
+
 /// Prints a line at once, so that long work shows where it is.
 void say_progress(const std::string& text);
 

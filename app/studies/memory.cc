@@ -145,31 +145,45 @@ std::vector<int64_t> usual_lengths(const StepPlanner& planner) {
   return lengths;
 }
 
-/// Measures a step of every depth and every length with one strategy, and prints a row for each.
-void measure_strategy(MemoryStudy& s, const std::string& strategy) {
+/// Predicts a step of every depth and every length with one strategy, or prints why it builds no
+/// model. Throws ValueError if one of the shapes cannot be built.
+void plan_strategy(MemoryStudy& s, const std::string& strategy) {
   const StepShape base = shape_with(s.planner.own(), strategy, s.config);
   std::string reason;
   if (!s.planner.predict(base, &reason)) {
     say_progress(fmt::format("{:<20} {}", strategy, reason.substr(0, reason.find('\n'))));
     return;
   }
-  const auto measure = [&](int64_t StepShape::*part, int64_t value) {
+  const auto plan = [&](int64_t StepShape::*part, int64_t value) {
     Measured r{strategy, part == &StepShape::layers, base, {}, {}, {}};
     r.shape.*part = value;
     const std::optional<StepMemory> predicted = s.planner.predict(r.shape, &reason);
-    require(predicted.has_value(), "study", "{}", reason);
+    require(predicted.has_value(), "study", "{} layers of {} tokens: {}", r.shape.layers,
+            r.shape.length, reason);
     r.predicted = *predicted;
-    r.measured = s.planner.step(r.shape, s.device);
-    print_row(r);
     s.rows.push_back(std::move(r));
   };
-  for (const int64_t n : s.depths) measure(&StepShape::layers, n);
-  for (const int64_t n : s.lengths) measure(&StepShape::length, n);
-  s.planner.step(base, s.device, [&](const MemoryTrace& trace, const Usage& before) {
-    s.timelines.push_back(
-        timeline_of(trace, before,
-                    fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
-  });
+  for (const int64_t n : s.depths) plan(&StepShape::layers, n);
+  for (const int64_t n : s.lengths) plan(&StepShape::length, n);
+}
+
+/// Measures the steps that were planned, prints a row for each, and keeps a timeline of each
+/// strategy.
+void measure_steps(MemoryStudy& s) {
+  std::string strategy;
+  for (Measured& r : s.rows) {
+    if (r.strategy != strategy) {
+      strategy = r.strategy;
+      const StepShape base = shape_with(s.planner.own(), strategy, s.config);
+      s.planner.step(base, s.device, [&](const MemoryTrace& trace, const Usage& before) {
+        s.timelines.push_back(timeline_of(
+            trace, before,
+            fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
+      });
+    }
+    r.measured = s.planner.step(r.shape, s.device);
+    print_row(r);
+  }
 }
 
 /// Times all shapes in turns, one step each after a warm-up, so that other work on the machine is
@@ -200,7 +214,6 @@ void time_in_turns(MemoryStudy& s) {
 }
 
 void write_study(const MemoryStudy& s, StudyFolder& out) {
-  require(!s.rows.empty(), "study", "no strategy builds this model");
   out.write("memory.csv", csv_of(s.rows));
   const Shown saved{"Saved bytes of a training step: predicted (lines) and measured (discs)", "MiB",
                     [](const Measured& r) { return mebibytes(r.predicted.saved); },
@@ -249,13 +262,15 @@ int study_memory(int argc, const char* const* argv) {
   const StepPlanner planner(config);
   if (o.depths.empty()) o.depths = {2, 4, 8, 16};
   if (o.lengths.empty()) o.lengths = usual_lengths(planner);
+  MemoryStudy study{config, planner, device, strategies, o.depths, o.lengths, o.repeats};
+  for (const std::string& strategy : strategies) plan_strategy(study, strategy);
+  require(!study.rows.empty(), "study", "no strategy builds this model");
   out.open();
 
-  MemoryStudy study{config, planner, device, strategies, o.depths, o.lengths, o.repeats};
   say_progress(fmt::format("{:<20} {:>6} {:>8} {:>11} {:>11} {:>11} {:>11} {:>8} {:>6}", "strategy",
                            "layers", "tokens", "saved:", "measured", "peak:", "measured", "ratio",
                            "again"));
-  for (const std::string& strategy : strategies) measure_strategy(study, strategy);
+  measure_steps(study);
   time_in_turns(study);
   write_study(study, out);
   return 0;

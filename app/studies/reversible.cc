@@ -153,16 +153,22 @@ std::vector<std::string> dtypes_of(const std::string& text) {
   return words;
 }
 
-/// Throws ValueError if the model has no reversible layers at all, or computes in one dtype.
-void require_reversible(const ReversibleStudy& s, const std::string& strategy) {
+/// Throws ValueError if the model has no reversible layers in one of these depths, or computes in
+/// one dtype.
+void require_reversible(const ReversibleStudy& s, const std::string& strategy,
+                        const std::vector<int64_t>& depths) {
   const Json fields = to_json(*s.config.model);
   require(fields.find("precision") != nullptr, "study",
           "study reversible does not suit {}: it has no model.precision", s.config.model_name);
   StepShape shape = s.planner.own();
   shape.memory = strategy;
   std::string reason;
-  const bool suits = s.planner.predict(shape, &reason, false).has_value();
-  require(suits, "study", "study reversible does not suit {}: {}", s.config.model_name, reason);
+  for (const int64_t layers : depths) {
+    shape.layers = layers;
+    const bool suits = s.planner.predict(shape, &reason, false).has_value();
+    require(suits, "study", "study reversible does not suit {} of {} layers: {}",
+            s.config.model_name, layers, reason);
+  }
 }
 
 }  // namespace
@@ -190,7 +196,7 @@ int study_reversible(int argc, const char* const* argv) {
   RunConfig config = planned_config(line);
   const StepPlanner planner(config);
   ReversibleStudy study{config, planner, parse_device(config.device)};
-  for (const std::string& strategy : strategies) require_reversible(study, strategy);
+  for (const std::string& strategy : strategies) require_reversible(study, strategy, o.depths);
   out.open();
 
   say_progress(fmt::format("{:<20} {:<6} {:>6} {:>12} {:>12} {:>12} {:>12}", "strategy", "dtype",

@@ -135,6 +135,19 @@ TEST(Study, MemoryHasTheTimeOfEachStep) {
   }
 }
 
+/// A shape that cannot be built is refused before anything is measured.
+TEST(Study, MemoryRefusesAShapeBeforeItBegins) {
+  const Folder folder;
+  const Outcome o = study("memory",
+                          {"--model", "routing", "--batch", "1", "--length", "64", "--depths",
+                           "4,1", "--strategies", "standard"},
+                          folder / "s");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("study: 1 layers of 64 tokens: routing"), std::string::npos) << o.err;
+  EXPECT_FALSE(exists(folder / "s"));
+  EXPECT_EQ(o.out, "");
+}
+
 TEST(Study, BudgetIsThatOfPredictions) {
   const Folder folder;
   const std::vector<std::string> model = {"--model",          "local_transformer", "--set",
@@ -197,7 +210,9 @@ TEST(Study, ReversibleSaysWhichModelsItDoesNotSuit) {
   const Outcome o = study("reversible", {"--model", "expire_span", "--set", "model.layer_drop=0.1"},
                           folder / "s");
   EXPECT_EQ(o.code, 1);
-  EXPECT_NE(o.err.find("study reversible does not suit expire_span: "), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("study reversible does not suit expire_span of 2 layers: "),
+            std::string::npos)
+      << o.err;
   EXPECT_NE(o.err.find("layer_drop"), std::string::npos) << o.err;
   EXPECT_FALSE(exists(folder / "s"));
 }

@@ -179,6 +179,10 @@
 #include "models/scoring.h"
 #include "models/sequence_hf.h"
 #include "models/sparse_transformer/sparse_transformer.h"
+#include "models/studies/entmax_sparsity.h"
+#include "models/studies/feature_error.h"
+#include "models/studies/gradient_distance.h"
+#include "models/studies/lsh_recall.h"
 #include "models/transformer/encoder_decoder.h"
 #include "models/transformer/gpt2_hf.h"
 #include "models/transformer/transformer.h"
@@ -270,6 +274,7 @@
 #include "train/state.h"
 #include "train/step_graph.h"
 #include "train/step_memory.h"
+#include "train/step_time.h"
 #include "train/weight_average.h"
 
 #include "hub/export.h"

@@ -369,7 +369,7 @@ std::vector<Key> keys_of_command(unsigned command) {
 
 /// Returns the bit of a command by its name; 0 for others.
 unsigned command_of(std::string_view name) {
-  if (name == "sweep") return train;
+  if (name == "sweep" || name == "study quality") return train;
   if (name == "summary") return plan;
   for (size_t i = 0; i < std::size(command_names); ++i) {
     if (name == command_names[i]) return 1u << i;
@@ -466,9 +466,10 @@ std::string name_given(int argc, const char* const* argv, const std::string& com
 }
 
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> more,
-                              const std::string& about, size_t words) {
+                              const std::string& about, size_t words, std::string_view command) {
   std::vector<Flag> all(more.begin(), more.end());
-  const std::string_view name = argv[0], command = name.substr(name.rfind(' ') + 1);
+  const std::string_view name = argv[0];
+  if (command.empty()) command = name.substr(name.rfind(' ') + 1);
   for (Flag flag : flags) {
     const Use* const use = use_of(flag.key);
     flag.hidden = use != nullptr && (use->commands & command_of(command)) == 0;

@@ -50,9 +50,10 @@ std::string name_given(int argc, const char* const* argv, const std::string& com
                        const std::string& about);
 /// Parses the command line with these flags and those of run_flags(), as read_own_flags(). Throws
 /// ValueError on unexpected positional arguments, and on an option that the command does not use,
-/// whatever the model.
+/// whatever the model. `command` is the one whose options it takes, if it is not that of argv[0].
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
-                              const std::string& about, size_t words = 0);
+                              const std::string& about, size_t words = 0,
+                              std::string_view command = {});
 
 /// Throws ValueError if an option was typed that this command does not use with this model and
 /// task: it would be ignored. Files (--config, config.toml) may hold such settings.

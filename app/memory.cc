@@ -35,26 +35,6 @@ void set_ranks(RunConfig& config, const std::string& text) {
   config.ranks.sequence = together;
 }
 
-/// The largest sizes that fit in a budget with a strategy; -1: not computed.
-struct Largest {
-  int64_t length = -1, layers = -1;
-};
-
-constexpr int64_t most_layers = 4096;
-
-/// Returns the upper limit of the search for lengths.
-int64_t longest_of(const StepPlanner& planner) {
-  constexpr int64_t enough = int64_t{1} << 22;
-  return std::min(planner.longest_possible(), enough);
-}
-
-Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t budget) {
-  const int64_t length = longest_of(planner);
-  return {planner.largest(shape, &StepShape::length, std::min<int64_t>(64, shape.length), length,
-                          budget),
-          planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
-}
-
 /// What rows have besides the steps of their strategies.
 struct Around {
   int64_t process = 0, budget = 0;  ///< bytes; budget 0: none is given
@@ -181,7 +161,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
                                  "layouts", "again", "total");
   if (c.graph) text += fmt::format(" {:>10}", "graph");
   if (budget > 0) text += fmt::format(" {:>5} {:>10} {:>8}", "fits", "longest", "deepest");
-  const int64_t longest = budget > 0 ? longest_of(planner) : 0;
+  const int64_t longest = budget > 0 ? longest_tried(planner) : 0;
   for (size_t i = 0; i < all.size(); ++i) {
     const Strategy& s = all[i];
     if (!s.memory) {
@@ -253,7 +233,7 @@ int memory_command(int argc, const char* const* argv) {
   std::vector<Largest> most(all.size());
   const int64_t process = process_bytes(config);
   for (size_t i = 0; i < all.size() && budget > 0; ++i) {
-    if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget - process);
+    if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget);
   }
   const Around around{process, budget, planner.memory_of_streams()};
   if (o.json) {

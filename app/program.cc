@@ -52,7 +52,8 @@ constexpr Command commands[] = {
     {"profile", profile_command, "where the time of a training step goes"},
     {"compare", compare_command, "runs beside each other: figures, options, curves"},
     {"sweep", sweep_command, "train with all combinations of some values, and find the best"},
-    {"study", study_command, "measure what training needs: study memory"},
+    {"study", study_command,
+     "measure memory, time, approximations and quality: longspan study --help"},
 };
 
 /// Returns a number of parameters in few digits.

@@ -398,9 +398,30 @@ struct Rehearsal {
 
 }  // namespace
 
-std::function<void()> StepPlanner::steps_on(Device device) const {
+std::function<void()> StepPlanner::steps_on(const StepShape& shape, Device device) const {
+  apply(config_, shape);
   const auto rehearsal = std::make_shared<Rehearsal>(config_, device);
   return [rehearsal] { rehearsal->step(); };
+}
+
+std::unique_ptr<LanguageModel> StepPlanner::build(const StepShape& shape, const Init& init) const {
+  apply(config_, shape);
+  std::unique_ptr<LanguageModel> model = config_.model->build(init);
+  require_length(config_, *model);
+  return model;
+}
+
+Tensor StepPlanner::synthetic_loss(const LanguageModel& model, Device device,
+                                   const Pass& pass) const {
+  const SegmentMemory memory = empty_memory(model, config_.batch);
+  return planned_task(config_, model)
+      ->synthetic_loss({.model = model,
+                        .config = config_,
+                        .device = device,
+                        .length = config_.length,
+                        .memory = memory,
+                        .pass = pass})
+      .total();
 }
 
 std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason,
@@ -413,45 +434,14 @@ std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::stri
   }
 }
 
-/// Peaks are nearly linear in length, batch and depth, so the next guess interpolates between the
-/// two sizes that bracket the budget.
 int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
                              int64_t budget) const {
-  limit -= limit % unit;
   const auto peak = [&](int64_t size) {
     shape.*part = size;
     const std::optional<StepMemory> m = predict(shape, nullptr, false);
     return m ? m->peak() : -1;
   };
-  int64_t low = 0, low_bytes = 0, high = -1, high_bytes = 0;
-  int64_t x = std::clamp(shape.*part / unit * unit, unit, limit);
-  for (int tries = 0; tries < 40 && low < limit && low + unit != high; ++tries) {
-    const int64_t bytes = peak(x);
-    if (bytes < 0) return low;
-    if (bytes <= budget) {
-      const double slope = static_cast<double>(bytes - low_bytes) / static_cast<double>(x - low);
-      const int64_t before = low;
-      low = x;
-      low_bytes = bytes;
-      if (high < 0) {
-        const double more = before > 0 && slope > 0 ? static_cast<double>(budget - bytes) / slope
-                                                    : static_cast<double>(x);
-        x = std::min(limit,
-                     x + std::max(unit, static_cast<int64_t>(std::min(more, 1e15)) / unit * unit));
-        continue;
-      }
-    } else {
-      high = x;
-      high_bytes = bytes;
-    }
-    if (low + unit >= high) break;
-    const double share = low > 0 ? static_cast<double>(budget - low_bytes) /
-                                       static_cast<double>(high_bytes - low_bytes)
-                                 : 0.5;
-    const int64_t guess = low + static_cast<int64_t>(share * static_cast<double>(high - low));
-    x = std::clamp(guess / unit * unit, low + unit, high - unit);
-  }
-  return low;
+  return largest_fitting(peak, shape.*part, unit, limit, budget);
 }
 
 int64_t StepPlanner::longest_possible() const {
@@ -488,6 +478,18 @@ int64_t StepPlanner::memory_of_streams(Device device) const {
   const int64_t before = live();
   const SegmentMemory memory = empty_memory(*model, config_.batch);
   return live() - before;
+}
+
+int64_t longest_tried(const StepPlanner& planner) {
+  constexpr int64_t enough = int64_t{1} << 22;
+  return std::min(planner.longest_possible(), enough);
+}
+
+Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t whole_budget) {
+  const int64_t budget = whole_budget - process_bytes(planner.config());
+  const int64_t length = longest_tried(planner), unit = std::min<int64_t>(64, shape.length);
+  return {planner.largest(shape, &StepShape::length, unit, length, budget),
+          planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
 }
 
 DType element_of(const Json& fields) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,7 +55,15 @@ class StepPlanner {
   /// Builds the model of the configuration on the device, and returns what takes one training step
   /// of it on synthetic inputs, at learning rate 0 and kernel by kernel. Its phases (Phase) are
   /// "forward", "backward" and "update".
-  std::function<void()> steps_on(Device device) const;
+  std::function<void()> steps_on(Device device) const { return steps_on(own_, device); }
+  /// The same in another shape. To be called no more once the planner takes another one.
+  std::function<void()> steps_on(const StepShape& shape, Device device) const;
+
+  /// Builds the model of the configuration in another shape. Throws if it cannot be built.
+  std::unique_ptr<LanguageModel> build(const StepShape& shape, const Init& init) const;
+  /// Returns the loss of a batch of training on synthetic inputs, of a model that build() has made
+  /// in the shape that the planner took last.
+  Tensor synthetic_loss(const LanguageModel& model, Device device, const Pass& pass) const;
 
   /// Returns the largest multiple of `unit` up to `limit` of one field of the shape for which the
   /// peak stays within `budget`; 0 if there is none.
@@ -80,6 +89,20 @@ class StepPlanner {
   StepShape own_;
   bool recorded_;
 };
+
+/// The largest sizes of a shape that fit in a budget; -1: not computed.
+struct Largest {
+  int64_t length = -1, layers = -1;
+};
+
+/// The most layers that largest_within() tries.
+inline constexpr int64_t most_layers = 4096;
+/// Returns the longest length that it tries.
+int64_t longest_tried(const StepPlanner& planner);
+/// Returns the longest sequence with the layers of the shape, and the deepest model with its
+/// length, for which the predicted peak and the process itself stay within `budget` bytes; 0: not
+/// even the smallest.
+Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t budget);
 
 /// Returns the compute dtype of the layers, from the fields of a model.
 DType element_of(const Json& fields);

@@ -326,6 +326,42 @@ std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) 
   return fmt::format("N ({}){}{}", inner, outer.empty() ? "" : " + ", outer);
 }
 
+int64_t largest_fitting(const std::function<int64_t(int64_t size)>& peak, int64_t first,
+                        int64_t unit, int64_t limit, int64_t budget) {
+  require(unit >= 1, "largest_fitting", "the unit is {}; expected 1 or more", unit);
+  limit -= limit % unit;
+  if (limit < unit) return 0;
+  int64_t low = 0, low_bytes = 0, high = -1, high_bytes = 0;
+  int64_t x = std::clamp(first / unit * unit, unit, limit);
+  for (int tries = 0; tries < 40 && low < limit && low + unit != high; ++tries) {
+    const int64_t bytes = peak(x);
+    if (bytes < 0) return low;
+    if (bytes <= budget) {
+      const double slope = static_cast<double>(bytes - low_bytes) / static_cast<double>(x - low);
+      const int64_t before = low;
+      low = x;
+      low_bytes = bytes;
+      if (high < 0) {
+        const double more = before > 0 && slope > 0 ? static_cast<double>(budget - bytes) / slope
+                                                    : static_cast<double>(x);
+        x = std::min(limit,
+                     x + std::max(unit, static_cast<int64_t>(std::min(more, 1e15)) / unit * unit));
+        continue;
+      }
+    } else {
+      high = x;
+      high_bytes = bytes;
+    }
+    if (low + unit >= high) break;
+    const double share = low > 0 ? static_cast<double>(budget - low_bytes) /
+                                       static_cast<double>(high_bytes - low_bytes)
+                                 : 0.5;
+    const int64_t guess = low + static_cast<int64_t>(share * static_cast<double>(high - low));
+    x = std::clamp(guess / unit * unit, low + unit, high - unit);
+  }
+  return low;
+}
+
 std::string bytes_text(int64_t bytes) {
   const auto size = static_cast<double>(bytes);
   if (bytes < 1 << 10) return fmt::format("{} B", bytes);

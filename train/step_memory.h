@@ -91,6 +91,13 @@ int64_t rehearsed_passes(int64_t passes, bool several);
 /// counted as in StepMemory.
 int64_t measure_peak(Device device, const Usage& base, const std::function<void()>& work);
 
+/// Returns the largest multiple of `unit` up to `limit` for which peak(size), the predicted bytes,
+/// stays within `budget`; 0 if there is none. peak() must not fall as sizes grow, and is best
+/// nearly linear: each guess interpolates between two sizes that bracket the budget. It returns -1
+/// for a size that cannot be built, which ends the search. `first` is the first guess.
+int64_t largest_fitting(const std::function<int64_t(int64_t size)>& peak, int64_t first,
+                        int64_t unit, int64_t limit, int64_t budget);
+
 /// Letters for sizes, e.g. {{512, "D"}, {2048, "F"}}; the first match is used.
 using Letters = std::vector<std::pair<int64_t, std::string>>;
 

@@ -1,8 +1,6 @@
 // longspan sweep: runs of all combinations of some values, and which is best.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +19,7 @@
 #include "app/commands.h"
 #include "app/make_config.h"
 #include "app/runs/figures.h"
+#include "app/runs/launch.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "data/io/files.h"
@@ -220,33 +219,11 @@ class Runner {
     std::vector<int> part(own.begin() + static_cast<std::ptrdiff_t>(begin),
                           own.begin() + static_cast<std::ptrdiff_t>(end));
     if (part.empty()) part.push_back(own[place % own.size()]);
-    std::vector<char*> argv;
-    std::string program = "longspan";
-    argv.push_back(program.data());
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    const std::string log = fmt::format("{}/logs/{}.txt", out_, trial.name);
-    std::fflush(nullptr);
-    const pid_t parent = getpid(), pid = fork();
-    require(pid >= 0, "sweep", "a process cannot be started: {}", error_text());
-    if (pid == 0) {
-      setpgid(0, 0);  // Ctrl-C reaches the sweep, which tells its runs once
-      prctl(PR_SET_PDEATHSIG, SIGTERM);
-      if (getppid() != parent) _exit(1);
-      const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-      const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-      if (file < 0 || in < 0) _exit(1);
-      dup2(in, 0);
-      dup2(file, 1);
-      dup2(file, 2);
-      if (chdir(plan_.folder.c_str()) != 0) {
-        dprintf(2, "%s, where the sweep began, is not there\n", plan_.folder.c_str());
-        _exit(1);
-      }
-      run_on(part);
-      execv("/proc/self/exe", argv.data());
-      _exit(127);
-    }
+    const pid_t pid = longspan::launch({.arguments = std::move(words),
+                                        .log = log_of(trial),
+                                        .folder = plan_.folder,
+                                        .processors = std::move(part)},
+                                       "sweep");
     running_[pid] = {&trial, place, std::chrono::steady_clock::now()};
   }
 
@@ -270,8 +247,8 @@ class Runner {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - ended.begin;
     std::string said;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-      trial.failed =
-          WIFEXITED(status) ? last_line(trial) : fmt::format("signal {}", WTERMSIG(status));
+      trial.failed = WIFEXITED(status) ? last_line_of(log_of(trial))
+                                       : fmt::format("signal {}", WTERMSIG(status));
       if (!asked_to_stop) said = "failed: " + trial.failed;
     } else {
       const std::optional<RunFigures> f = read_figures(trial);
@@ -284,10 +261,8 @@ class Runner {
     std::fflush(stdout);
   }
 
-  std::string last_line(const Trial& trial) const {
-    std::string text = read_file(fmt::format("{}/logs/{}.txt", out_, trial.name), "sweep");
-    while (text.ends_with('\n')) text.pop_back();
-    return text.substr(text.rfind('\n') + 1);
+  std::string log_of(const Trial& trial) const {
+    return fmt::format("{}/logs/{}.txt", out_, trial.name);
   }
 
   const Plan& plan_;

@@ -290,38 +290,64 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   return {out, lse};
 }
 
-LshPairs count_lsh_pairs(const Tensor& ids, const LshOptions& options) {
-  constexpr const char* op = "count_lsh_pairs";
+namespace {
+
+/// Calls visit(head, i, j), heads counted over the batch, for each round that shows key j to query
+/// i.
+template <class Visit>
+void each_visible(const char* op, const Tensor& ids, const LshOptions& options,
+                  const Visit& visit) {
   check_options(options);
   require<ValueError>(static_cast<bool>(ids), op, "ids are not given");
   require_rank_is(op, ids, 4, "ids");
   const Tensor from = Tensor::from(ids.to_vector<int32_t>(), ids.shape());  // on the host
   const LshOrder sorted = lsh_sort(from, options.buckets + 1);
   const kernels::LshInputs in = inputs_of({rule_of(options, 1), {}, false}, {}, {}, from, sorted);
-  LshPairs pairs;
-  for (int64_t b = 0; b < ids.dim(0); ++b) {
-    for (int64_t h = 0; h < ids.dim(1); ++h) {
-      const kernels::LshHead head = kernels::lsh_head(in, b, h);
-      for (int64_t i = 0; i < head.length; ++i) {
-        std::set<int64_t> seen;
-        for (int64_t r = 0; r < head.rounds; ++r) {
-          for (int64_t slot = 0; slot < head.slots(); ++slot) {
-            const kernels::LshChunk keys = head.keys_of({r, head.chunk_of(r, i)}, slot);
-            if (!keys.exists()) continue;
-            const int64_t end = head.chunk_end(keys.chunk);
-            for (int64_t p = keys.chunk * options.chunk; p < end; ++p) {
-              const int64_t j = head.at(keys.round, p);
-              if (!head.allows(r, i, keys.round, j)) continue;
-              ++pairs.visits;
-              seen.insert(j);
-            }
+  for (int64_t bh = 0; bh < ids.dim(0) * ids.dim(1); ++bh) {
+    const kernels::LshHead head = kernels::lsh_head(in, bh / ids.dim(1), bh % ids.dim(1));
+    for (int64_t i = 0; i < head.length; ++i) {
+      for (int64_t r = 0; r < head.rounds; ++r) {
+        for (int64_t slot = 0; slot < head.slots(); ++slot) {
+          const kernels::LshChunk keys = head.keys_of({r, head.chunk_of(r, i)}, slot);
+          if (!keys.exists()) continue;
+          const int64_t end = head.chunk_end(keys.chunk);
+          for (int64_t p = keys.chunk * options.chunk; p < end; ++p) {
+            const int64_t j = head.at(keys.round, p);
+            if (head.allows(r, i, keys.round, j)) visit(bh, i, j);
           }
         }
-        pairs.distinct += static_cast<int64_t>(seen.size());
       }
     }
   }
+}
+
+}  // namespace
+
+LshPairs count_lsh_pairs(const Tensor& ids, const LshOptions& options) {
+  LshPairs pairs;
+  std::set<int64_t> seen;
+  int64_t query = -1;
+  each_visible("count_lsh_pairs", ids, options, [&](int64_t bh, int64_t i, int64_t j) {
+    const int64_t now = bh * ids.dim(3) + i;
+    if (now != query) pairs.distinct += std::ssize(std::exchange(seen, {}));
+    query = now;
+    ++pairs.visits;
+    seen.insert(j);
+  });
+  pairs.distinct += std::ssize(seen);
   return pairs;
+}
+
+Tensor lsh_visible(const Tensor& ids, const LshOptions& options) {
+  constexpr const char* op = "lsh_visible";
+  require<ValueError>(static_cast<bool>(ids), op, "ids are not given");
+  require_rank_is(op, ids, 4, "ids");
+  const int64_t length = ids.dim(3);
+  std::vector<uint8_t> seen(static_cast<size_t>(ids.dim(0) * ids.dim(1) * length * length));
+  each_visible(op, ids, options, [&](int64_t bh, int64_t i, int64_t j) {
+    seen[static_cast<size_t>((bh * length + i) * length + j)] = 1;
+  });
+  return Tensor::from(seen, {ids.dim(0), ids.dim(1), length, length});
 }
 
 }  // namespace longspan

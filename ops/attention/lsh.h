@@ -124,4 +124,8 @@ struct LshPairs {
 };
 LshPairs count_lsh_pairs(const Tensor& ids, const LshOptions& options);
 
+/// Returns which keys each query attends to, by definition: u8 [B, H, L, L] on the host, 1 where
+/// N_ij > 0. It has L^2 bytes for each head, so it is for studies and tests.
+Tensor lsh_visible(const Tensor& ids, const LshOptions& options);
+
 }  // namespace longspan

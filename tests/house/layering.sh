@@ -65,14 +65,15 @@ check() {
       sees["hub"] = all
       backends = " cpu cpu/matmul cpu/attention cpu/edge_attention cpu/linear_attention cpu/lsh cuda cuda/attention cuda/linear_attention cuda/lsh cuda/nccl"
       sees["longspan.h"] = all
-      sees["app"] = all " app app/ranks app/runs app/tasks"
+      sees["app"] = all " app app/ranks app/runs app/studies app/tasks"
       sees["app/runs"] = sees["app"]
+      sees["app/studies"] = sees["app"]
       sees["app/ranks"] = all " app/ranks"
       sees["app/tasks"] = sees["app"]
       sees["examples"] = all " app examples"
       sees["examples/custom"] = all " app examples/custom"
       sees["bench"] = all backends " bench"
-      sees["tests"] = all backends " app app/ranks app/runs app/tasks mpi tests"
+      sees["tests"] = all backends " app app/ranks app/runs app/studies app/tasks mpi tests"
       known = sees["tests"] " bench examples examples/custom longspan.h"
     }
     function folder_of(path, parts, n) {

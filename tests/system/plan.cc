@@ -305,7 +305,8 @@ TEST(Plan, AStudyMeasuresWhatWasPredicted) {
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(names_in(folder / "study"),
             (std::vector<std::string>{"memory.csv", "peak_depth.png", "peak_length.png",
-                                      "saved_depth.png", "saved_length.png", "timeline.html"}));
+                                      "saved_depth.png", "saved_length.png", "time_depth.png",
+                                      "time_length.png", "timeline.html", "trade_off.png"}));
   std::istringstream rows(read(folder / "study/memory.csv"));
   std::string line;
   std::getline(rows, line);
@@ -314,7 +315,7 @@ TEST(Plan, AStudyMeasuresWhatWasPredicted) {
     std::vector<std::string> cells;
     std::istringstream in(line);
     for (std::string cell; std::getline(in, cell, ',');) cells.push_back(cell);
-    ASSERT_EQ(cells.size(), 15U) << line;
+    ASSERT_EQ(cells.size(), 18U) << line;
     EXPECT_EQ(cells[7], cells[8]) << line;
     EXPECT_NEAR(std::stod(cells[9]) / std::stod(cells[10]), 1, 0.02) << line;
   }

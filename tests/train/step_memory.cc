@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <cmath>
 
 #include "core/matmul_library.h"
 #include "models/all/registry.h"
@@ -256,6 +257,32 @@ TEST(Memory, NothingOfThePlanHasBytes) {
   const Tensor x = Tensor::zeros({1 << 20, 1 << 20}, DType::f32, meta_device);
   EXPECT_EQ(memory_tracker(meta_device).live()[Category::other], int64_t{4} << 40);
   EXPECT_EQ(memory_tracker().live().total(), host.total());
+}
+
+TEST(LargestFitting, FindsTheLastSizeThatFits) {
+  int calls = 0;
+  const auto straight = [&](int64_t n) {
+    ++calls;
+    return 100 + 3 * n;
+  };
+  EXPECT_EQ(largest_fitting(straight, 7, 1, 1'000'000, 1000), 300);
+  EXPECT_LE(calls, 6);  // a straight line is found at once
+  EXPECT_EQ(largest_fitting(straight, 7, 64, 1'000'000, 1000), 256);
+  EXPECT_EQ(largest_fitting(straight, 900, 1, 1'000'000, 1000), 300);  // from above
+  EXPECT_EQ(largest_fitting(straight, 7, 1, 250, 1000), 250);
+  EXPECT_EQ(largest_fitting(straight, 7, 64, 250, 1000), 192);
+  EXPECT_EQ(largest_fitting(straight, 7, 1, 1'000'000, 99), 0);
+  EXPECT_EQ(largest_fitting(straight, 7, 64, 63, 1000), 0);
+  for (int64_t budget = 0; budget < 500; budget += 7) {
+    const auto curved = [](int64_t n) { return n * n; };
+    const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(budget)));
+    EXPECT_EQ(largest_fitting(curved, 3, 1, 1000, budget), root) << budget;
+  }
+  // A size that cannot be built ends the search at the last one that could.
+  const auto refused = [](int64_t n) { return n > 50 ? -1 : n; };
+  EXPECT_LE(largest_fitting(refused, 10, 1, 1000, 400), 50);
+  EXPECT_GE(largest_fitting(refused, 10, 1, 1000, 400), 10);
+  EXPECT_THROW(largest_fitting(straight, 1, 0, 10, 10), ValueError);
 }
 
 }  // namespace

@@ -382,7 +382,7 @@ Tensor Transformer::decoder_map_after(const Tensor& context, const Tensor& token
   LayerContext ctx = layer_context(0, 0, 0);
   ctx.encoder_output = context;
   ctx.encoder_pattern = patterns::dense();
-  return stack_.attention_map(layer, embed(tokens, 0, Pass{}), ctx, cross ? "cross" : "attention");
+  return stack_.attention_map(layer, embedded(tokens, 0, Pass{}), ctx, cross ? "cross" : "attention");
 }
 
 /// Losses over a part of the targets, or of several layers, need targets of other processes.

@@ -567,6 +567,11 @@ void print_text(const std::string& text) {
   std::fputc('\n', stdout);
 }
 
+OnRow& on_row() {
+  static OnRow function;
+  return function;
+}
+
 void say(const std::string& text) { std::fprintf(stderr, "%s\n", Error(text).what()); }
 
 namespace {

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "app/program.h"
 #include "app/provenance.h"
 #include "app/run.h"
 #include "app/tasks/task_data.h"
 #include "train/config.h"
+#include "train/log.h"
 
 namespace longspan {
 

@@ -165,11 +165,6 @@ int run_command(int argc, char** argv, const std::string& program) {
 
 }  // namespace
 
-OnRow& on_row() {
-  static OnRow function;
-  return function;
-}
-
 int models_command(int argc, const char* const* argv) {
   const std::string name = name_given(argc, argv, "models",
                                       "longspan models [NAME]: every model and preset, or the keys "

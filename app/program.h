@@ -1,19 +1,12 @@
 #pragma once
 
-#include <functional>
 #include <initializer_list>
-#include <string>
 
-#include "data/io/json.h"
 #include "data/sample_task.h"
 #include "models/model_spec.h"
+#include "train/log.h"
 
 namespace longspan {
-
-/// Told of each row of a run's metrics.jsonl when it is written: the run folder, the step, and the
-/// row's figures in order (docs/file-formats.md). Of several processes the first tells. An
-/// exception ends the run as an error.
-using OnRow = std::function<void(const std::string& run, int64_t step, const Members& figures)>;
 
 /// Runs the command that argv[1] names (train, eval, generate, models, tasks, data, tokens, draw,
 /// memory or study; see docs/options.md) for the models and tasks of the library and those given,

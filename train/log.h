@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,6 +38,11 @@ class Meter {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   int64_t tokens_ = 0, steps_ = 0;
 };
+
+/// Told of each row of a run's metrics.jsonl when it is written: the run folder, the step, and the
+/// row's figures in order (docs/file-formats.md). Of several processes the first tells. An exception
+/// ends the run as an error.
+using OnRow = std::function<void(const std::string& run, int64_t step, const Members& figures)>;
 
 /// Numbers with their names, in order.
 using NamedNumbers = std::vector<std::pair<std::string, double>>;

@@ -16,6 +16,7 @@ Tensor sinusoid(int64_t first, int64_t length, int64_t width, SinusoidLayout lay
   require(width % 2 == 0, "sinusoid", "width {} is odd; sines and cosines come in pairs", width);
   require(first >= 0 && length >= 0, "sinusoid", "positions {} to {} are not", first,
           first + length);
+  if (device == meta_device) return Tensor::empty({length, width}, dtype, device);  // has no values
   const int64_t half = width / 2;
   const bool halves = layout != SinusoidLayout::interleaved;
   std::vector<double> rates(static_cast<size_t>(half));

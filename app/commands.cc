@@ -222,7 +222,7 @@ constexpr Use uses[] = {
     {"seconds", train},
     {"seed", train | eval | generate | draw | study | profile, "decoders, whose texts it draws",
      [](const Case& c) { return (c.command != generate || c.decoder()) && c.run; }},
-    {"memory_limit", ~unsigned{plan}, "runs", [](const Case& c) { return c.run; }},
+    {"memory_limit", ~unsigned{plan | profile}, "runs", [](const Case& c) { return c.run; }},
     {"graph", train | plan | study},
     {"check_replays", train},
     {"anomaly", train},
@@ -433,6 +433,10 @@ void require_used(const CommandLine& line, RunConfig& config) {
 RunConfig planned_config(const CommandLine& line) {
   const Settings settings = with_task_of_model(line.settings);
   RunConfig config = make_config(settings);
+  const std::string& from = config.start.from;
+  require<IoError>(from.empty() || kind_of_path(from, "--from") == PathKind::folder, "--from",
+                   "there is no folder {}; expected a run, or a folder of the package transformers",
+                   from);
   const std::string sizes = fill_sizes(config, settings);
   if (!sizes.empty()) std::fprintf(stderr, "%s\n", sizes.c_str());
   require_used(line, config);

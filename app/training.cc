@@ -554,13 +554,17 @@ void Training::run() {
   finish_run();
 }
 
-void Training::profile(bool last) {
+// The tables of a profile are worth less than the run.
+void Training::profile(bool last) try {
   if (!p_.profiled || !p_.is_first()) return;
   const double pause = now();
   const std::string tables = p_.profiled->before_step(
       at_.step - first_.step, fmt::format("{}/profile-{}", p_.run.out, at_.step), last);
   if (!tables.empty()) log_.say(tables);
   paused_ += now() - pause;
+} catch (const IoError& e) {
+  p_.profiled.reset();
+  log_.say(fmt::format("no profile: {}", e.what()));
 }
 
 bool Training::goes_on(double& elapsed) {

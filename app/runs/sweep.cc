@@ -118,6 +118,12 @@ std::vector<Trial> trials_of(const Plan& plan, const std::string& out) {
   }
   std::set<std::string> names;
   for (Trial& t : all) {
+    constexpr size_t most = 240;  // file systems take 255 bytes, and logs have an ending
+    require(
+        t.name.size() <= most, "sweep",
+        "the name of a run has {} bytes, and at most {} make a file name: \"{}\"; expected fewer "
+        "options with several values, or shorter values",
+        t.name.size(), most, t.name);
     require(names.insert(t.name).second, "sweep",
             "two runs would be called \"{}\"; expected values that differ", t.name);
     t.folder = out + "/" + t.name;
@@ -567,8 +573,40 @@ Plan new_plan(CommandLine line, const Options& o, int argc, const char* const* a
     }
     const RunConfig config = make_config(settings);
     require(plan.first == 1 || config.steps > 0, "--first", "is a share of --steps, which are 0");
+    if (is_generated(config.of_task->set().kind)) continue;
+    for (const std::string& path : config.of_task->paths(config)) {
+      require<IoError>(kind_of_path(path, "data") != PathKind::nothing, "data", "there is no {}",
+                       path);
+    }
   }
   return plan;
+}
+
+/// Copies the file of --config into the folder of the sweep, whose runs read it there, whatever
+/// becomes of it meanwhile.
+void keep_config(Plan& plan, const std::string& out) {
+  if (plan.common.empty() || plan.common[0] != "--config") return;
+  const std::string own = out + "/config.toml";
+  replace_file(own, read_file(plan.common[1], "--config"), "sweep");
+  plan.common[1] = own;
+}
+
+/// Waits until the runs of a sweep that was killed have ended: they do at once, and hold their
+/// folders until then.
+void wait_for_folders(const std::vector<Trial>& trials) {
+  constexpr auto most = std::chrono::seconds(10);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Trial& t : trials) {
+    while (std::filesystem::exists(t.folder)) {
+      try {
+        const FolderLock free(t.folder, "sweep");
+        break;
+      } catch (const IoError&) {
+        if (std::chrono::steady_clock::now() - begin > most) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    }
+  }
 }
 
 /// Runs all trials up to a share of the steps, then the better half of the combinations up to twice
@@ -647,11 +685,14 @@ int sweep_command(int argc, const char* const* argv) {
                      "{} is there already; go on with it with --resume, or choose another folder",
                      out);
     plan = new_plan(line, o, argc, argv);
+    trials_of(plan, out);  // throws on names that are no file names
     make_folders(out, "sweep");
+    keep_config(plan, out);
     replace_file(file, to_string(json_of(plan)) + "\n", "sweep");
   }
   std::vector<Trial> trials = trials_of(plan, out);
   for (Trial& t : trials) t.steps = config_of(plan, t).steps;
+  wait_for_folders(trials);
   run_all(plan, trials, out, o.jobs, processors);
   report(plan, trials, out);
   if (asked_to_stop != 0) std::puts("stopped; go on with --resume");

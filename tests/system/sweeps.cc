@@ -12,6 +12,7 @@
 
 #include "data/io/json.h"
 #include "tests/system/program.h"
+#include "train/state.h"
 
 namespace longspan::test {
 namespace {
@@ -220,6 +221,57 @@ TEST(Sweep, HalvesTheCombinations) {
   const Outcome again = run({"sweep", "--out", folder / "sweep", "--resume"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(again.out.find("[1/"), std::string::npos) << again.out;
+}
+
+// The processes of a sweep that is killed hold their folders a moment longer.
+TEST(Sweep, GoesOnAtOnceAfterAKill) {
+  const Folder folder;
+  std::vector<std::string> words{"sweep",  "--out", folder / "sweep", "--lr",   "1e-3,1e-2",
+                                 "--jobs", "2",     "--steps",        "100000", "--save-every",
+                                 "50"};
+  for (const std::string& word : small_model(folder.path())) words.push_back(word);
+  Program first({words});
+  const double begin = now();
+  while (saved_steps(folder / "sweep/lr=1e-3").empty() && now() - begin < 30) {
+  }
+  first.send(SIGKILL);
+  Program second({{"sweep", "--out", folder / "sweep", "--resume", "--jobs", "2"}});
+  const int64_t before = saved_steps(folder / "sweep/lr=1e-3").back();
+  while (second.running() && saved_steps(folder / "sweep/lr=1e-3").back() == before &&
+         now() - begin < 60) {
+  }
+  EXPECT_TRUE(second.running()) << second.output();
+  EXPECT_EQ(second.output().find("another process"), std::string::npos) << second.output();
+  EXPECT_GT(saved_steps(folder / "sweep/lr=1e-3").back(), before);
+}
+
+TEST(Sweep, KeepsItsFileOfSettingsAndRefusesMissingDataAndLongNames) {
+  const Folder folder;
+  std::vector<std::string> words = small_model(folder.path());
+  write(folder / "own.toml", "steps = 2\n");
+  Outcome o = run_with(
+      {"sweep", "--out", folder / "sweep", "--lr", "1e-3,1e-2", "--config", folder / "own.toml"},
+      words);
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(read(folder / "sweep/config.toml"), "steps = 2\n");
+  write(folder / "own.toml", "no such = thing");
+  EXPECT_EQ(run({"sweep", "--out", folder / "sweep", "--resume"}).code, 0);
+
+  words[3] = "bytes=" + (folder / "nowhere");
+  o = run_with({"sweep", "--out", folder / "second", "--lr", "1e-3,1e-2", "--steps", "2"}, words);
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("nowhere"), std::string::npos) << o.err;
+  EXPECT_FALSE(exists(folder / "second"));
+
+  words = small_model(folder.path());
+  o = run_with({"sweep", "--out", folder / "third", "--set",
+                "labelled.columns=" + std::string(260, 'a') + "," + std::string(260, 'b')},
+               words);
+  EXPECT_EQ(o.code, 1) << o.out;
+  EXPECT_FALSE(exists(folder / "third"));
+  EXPECT_NE(run({"profile", "--model", "transformer:tiny", "--from", folder / "nothere"})
+                .err.find("there is no folder"),
+            std::string::npos);
 }
 
 TEST(Sweep, RefusesWhatNoRunWouldTake) {

@@ -233,11 +233,10 @@ int eval_command(int argc, const char* const* argv) {
   const auto tell = [json](const std::string& text) {
     std::fprintf(json ? stderr : stdout, "%s\n", text.c_str());
   };
-  const LossUnit unit = trained.at.unit.value_or(task_data->loss_unit());
-  const std::string perplexity = predicts_tokens(run)
-                                     ? fmt::format(", perplexity {:.4g}{}", unit.perplexity(bits),
-                                                   unit.per_target != 1 ? " per token" : "")
-                                     : "";
+  const std::string perplexity =
+      predicts_tokens(run) ? fmt::format(", perplexity {:.4g}{}", task_data->perplexity(part, bits),
+                                         task_data->units_per_target(part) != 1 ? " per token" : "")
+                           : "";
   tell(fmt::format("step {}, {} part of {}: {:.4f} bits per {}{} ({} {} in {:.2f} s)",
                    trained.at.step, part, run.config.task, bits, task_data->unit(), perplexity,
                    size, task_data->items(), seconds));
@@ -251,7 +250,8 @@ int eval_command(int argc, const char* const* argv) {
     set(figures, "other_data", Json::Array(trained.remarks.begin(), trained.remarks.end()));
   }
   set(figures, key_of(part, "bpb"), bits);
-  if (predicts_tokens(run)) set(figures, key_of(part, "perplexity"), unit.perplexity(bits));
+  if (predicts_tokens(run))
+    set(figures, key_of(part, "perplexity"), task_data->perplexity(part, bits));
   if (stride > 0) tell(score_windows(run, *task_data, part, stride, figures));
   const TaskData::Report written = task_data->written(part, search);
   for (const TaskData::Report& r : {report, written}) {

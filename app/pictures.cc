@@ -299,7 +299,10 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   draw_decoder(run, task_data, tokens);
   return true;
 } catch (const NoAttentionMap& e) {  // a model of one's own may have no attention
-  std::fprintf(stderr, "no picture of attention: %s\n", e.what());
+  static bool said = false;          // once, not at each validation
+  if (!std::exchange(said, true)) {
+    std::fprintf(stderr, "no picture of attention: %s\n", e.what());
+  }
   return false;
 }
 

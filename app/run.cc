@@ -267,7 +267,8 @@ Position Position::read(const Json& values, const std::string& checkpoint) {
   }
 }
 
-Members summary(const TrainingRun& run, const Position& at, double valid_bpb) {
+Members summary(const TrainingRun& run, const Position& at, double valid_bpb,
+                double valid_perplexity) {
   const double speed = at.seconds > 0 ? static_cast<double>(at.tokens) / at.seconds : 0;
   const LossUnit unit = at.unit.value_or(LossUnit{});
   Members all{{"model", run.config.model_name},
@@ -278,7 +279,7 @@ Members summary(const TrainingRun& run, const Position& at, double valid_bpb) {
               {"units_per_target", unit.per_target},
               {"train_bpb", at.train_bpb()},
               {"valid_bpb", valid_bpb}};
-  if (predicts_tokens(run)) all.emplace_back("valid_perplexity", unit.perplexity(valid_bpb));
+  if (predicts_tokens(run)) all.emplace_back("valid_perplexity", valid_perplexity);
   if (run.config.eval_tokens > 0) all.emplace_back("eval_tokens", run.config.eval_tokens);
   all.emplace_back("seconds", at.seconds);
   all.emplace_back("tokens_per_second", speed);

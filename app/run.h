@@ -116,7 +116,8 @@ struct Position {
 };
 
 /// Returns the figures of summary.json: those of training, and `valid_bpb`, which is null if it is
-/// NaN.
-Members summary(const TrainingRun& run, const Position& at, double valid_bpb);
+/// NaN; the perplexity where targets are tokens.
+Members summary(const TrainingRun& run, const Position& at, double valid_bpb,
+                double valid_perplexity);
 
 }  // namespace longspan

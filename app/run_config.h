@@ -62,6 +62,7 @@ struct RunConfig {
   MatmulLibrary matmul_library = MatmulLibrary::own;
   ByteSize memory_limit;     ///< 0: no limit
   bool graph = false;        ///< record steps of one shape and submit them to the device as a whole
+  int64_t planned_peak = 0;  ///< of tensors, with --budget; not in config.toml
   int64_t tensor_limit = 0;  ///< what --budget leaves for tensors; 0: none; not in config.toml
   bool sparing = false;      ///< see sparing_evaluation(); no part of config.toml
   bool check_replays = false;  ///< check that recomputed layers give the same values again

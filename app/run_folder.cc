@@ -103,6 +103,18 @@ void copy_part(const std::string& name, const std::string& from, const std::stri
   replace_file(to + "/" + name, read_file(path, "--step", max_rows_bytes), "--step");
 }
 
+/// Moves what was written after a step in samples/.
+void move_samples(const std::string& run, const std::string& to, int64_t step) {
+  if (!exists(run + "/samples")) return;
+  for (const fs::path& path : entries_of(run + "/samples")) {
+    const std::string name = path.filename().string();
+    constexpr std::string_view begin = "step-";
+    if (!name.starts_with(begin) || std::atoll(name.c_str() + begin.size()) <= step) continue;
+    make_folders(to + "/samples", "--step");
+    ::rename(path.c_str(), (to + "/samples/" + name).c_str());
+  }
+}
+
 bool has_rows_beyond(const std::string& run, int64_t step) {
   const std::string path = run + "/metrics.jsonl";
   if (!exists(path)) return false;
@@ -292,6 +304,7 @@ std::string set_aside(const std::string& run, int64_t step) {
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json"}) {
     copy_part(name, run, to);
   }
+  move_samples(run, to, step);
   // The newest checkpoint moves first, so that an interruption leaves a consistent run.
   for (; !beyond.empty(); beyond.pop_back()) {
     const std::string from = checkpoint_path(run, beyond.back()),

@@ -743,8 +743,8 @@ Strategy choose_strategy(RunConfig& config, int64_t whole_budget, Choice from) {
   };
   Strategy best = choose();
   // Text that lies in tensors is a part of the process.
-  constexpr int64_t text = int64_t{4} << 20;
-  if (budget < whole_budget) config.tensor_limit = budget + text;
+  if (budget < whole_budget) config.tensor_limit = budget + small_data;
+  config.planned_peak = best.memory->peak();
   apply(config, best.shape);
   clear_layout_cache();  // of what was tried
   return best;

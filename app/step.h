@@ -130,6 +130,8 @@ std::vector<Strategy> strategies(const StepPlanner& planner);
 /// picture that is being drawn, text and buffers of files (docs/memory.md has the measurements). 0
 /// where tensors have a memory of their own, on a GPU.
 int64_t process_bytes(const RunConfig& config);
+/// Data of so many bytes in tensors count as a part of the process.
+inline constexpr int64_t small_data = int64_t{4} << 20;
 
 /// The candidates for a strategy.
 enum class Choice : uint8_t {

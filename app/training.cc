@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/kernels/copy.h"
 #include "data/io/files.h"
+#include "data/tokenizers/hub_processor.h"
 #include "models/scoring.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -154,6 +155,18 @@ std::string nonfinite_text(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
+/// Throws ValueError if a budget has no room for the data beside a step: packed files, records and
+/// ids of tokens are in tensors, and how many there are is known when they have been read.
+void require_room_for_data(const RunConfig& c, Device device) {
+  const int64_t data = memory_tracker(device).live()[Category::data];
+  if (c.tensor_limit == 0 || data <= small_data || c.planned_peak + data <= c.tensor_limit) return;
+  fail("--budget",
+       "a step needs {}, the data {} and the process itself {}; expected a budget of {}, or a "
+       "--memory that needs less. Files that are not packed, and token files, need none",
+       bytes_text(c.planned_peak), bytes_text(data), bytes_text(process_bytes(c)),
+       bytes_text(c.planned_peak + data + process_bytes(c)));
+}
+
 }  // namespace
 
 Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
@@ -165,6 +178,7 @@ Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
   const RunConfig& c = run.config;
   require_sequence(c, *run.model);
   data->prepare();
+  require_room_for_data(c, run.device);
   state = named_state(*run.model);
   if (ranks != nullptr && ranks->size() > 1) {
     shared = std::make_unique<SharedTraining>(*ranks, static_cast<int>(c.ranks.sequence));
@@ -772,26 +786,30 @@ void Training::validate() {
   }
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
     Members found{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
-    if (predicts_tokens(p_.run)) found.emplace_back("valid_perplexity", p_.unit.perplexity(valid_));
+    if (predicts_tokens(p_.run))
+      found.emplace_back("valid_perplexity", p_.data->perplexity("valid", valid_));
     if (!c_.best_by.empty()) found.emplace_back("score", score);
     for (const JsonMember& m : figures) {
-      if (m.value.is_number()) found.emplace_back("valid_" + m.name, m.value);
+      const std::string name = "valid_" + m.name;
+      const bool is_there = std::any_of(found.begin(), found.end(),
+                                        [&](const JsonMember& f) { return f.name == name; });
+      if (m.value.is_number() && !is_there) found.emplace_back(name, m.value);
     }
     row(at_.step, found);
     best_.add(at_.step, score);
   }
   const std::string by =
       c_.best_by.empty() ? "" : fmt::format(", {} {:.4f}", c_.best_by, std::abs(score));
-  log_.say(fmt::format("step {}: {}{} on {}", at_.step, figure(valid_), by, scored()));
+  log_.say(fmt::format("step {}: {}{} on {}", at_.step, figure("valid", valid_), by, scored()));
   require_finite_loss();
   if (c_.keep_best && best_.step == at_.step) save();
   see_patience();
 }
 
-std::string Training::figure(double valid) const {
-  std::string text = fmt::format("{:.4f} bits per {}", valid, p_.unit.name);
+std::string Training::figure(const std::string& part, double bits) const {
+  std::string text = fmt::format("{:.4f} bits per {}", bits, p_.unit.name);
   if (predicts_tokens(p_.run)) {
-    text += fmt::format(" (perplexity {:.4g}{})", p_.unit.perplexity(valid),
+    text += fmt::format(" (perplexity {:.4g}{})", p_.data->perplexity(part, bits),
                         p_.unit.per_target != 1 ? " per token" : "");
   }
   return text;
@@ -806,7 +824,7 @@ std::string Training::scored() const {
 // Written before the row of metrics.jsonl, so that a run which is killed in between writes it
 // again.
 void Training::write_sample() try {
-  const std::string text = sample_of(p_.run, *p_.data);
+  const std::string text = with_replacement_characters(sample_of(p_.run, *p_.data));
   if (text.empty()) return;
   make_folders(p_.run.out + "/samples", "samples");
   replace_file(fmt::format("{}/samples/step-{:06}.txt", p_.run.out, at_.step), text, "samples");
@@ -945,7 +963,7 @@ void Training::finish_run() {
   }
   if (!p_.is_first()) return;
   look(true);
-  Members figures = summary(p_.run, at_, valid_);
+  Members figures = summary(p_.run, at_, valid_, p_.data->perplexity("valid", valid_));
   const bool until = p_.until > 0 && at_.step >= p_.until && at_.step < c_.steps;
   if (stopped_ || until) figures.emplace_back("stopped", true);
   const std::string line = write_summary(p_.run.out, figures);
@@ -955,9 +973,9 @@ void Training::finish_run() {
 
 std::vector<std::string> Training::outcome() const {
   const double train = at_.train_bpb();
-  std::string losses = std::isfinite(train) ? "training " + figure(train) : "";
+  std::string losses = std::isfinite(train) ? "training " + figure("train", train) : "";
   if (std::isfinite(valid_)) {
-    losses += fmt::format("{}validation {}", losses.empty() ? "" : ", ", figure(valid_));
+    losses += fmt::format("{}validation {}", losses.empty() ? "" : ", ", figure("valid", valid_));
     if (best_.step >= 0 && best_.step != at_.step && c_.best_by.empty()) {
       losses += fmt::format(", at best {:.4f} at step {}", best_.score, best_.step);
     }

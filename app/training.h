@@ -133,7 +133,7 @@ class Training {
   void look(bool last = false);
   /// What validations are of, and their figures, for people.
   std::string scored() const;
-  std::string figure(double valid) const;
+  std::string figure(const std::string& part, double bits) const;
   /// The two lines that end a run.
   std::vector<std::string> outcome() const;
   void require_finite_loss();

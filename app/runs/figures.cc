@@ -35,6 +35,8 @@ void read_curves(RunFigures& run) {
     if (std::isnan(step)) continue;
     RunFigures::Point p{.step = static_cast<int64_t>(step)};
     if (!std::isnan(number(row, "valid_bpb"))) {
+      const double perplexity = number(row, "valid_perplexity");
+      run.valid_perplexity = std::isnan(perplexity) ? 0 : perplexity;
       p.bits = number(row, "valid_bpb");
       run.validations.push_back(p);
       if (run.best_step < 0 || p.bits < run.best) {
@@ -74,7 +76,9 @@ void read_curves(RunFigures& run) {
 
 }  // namespace
 
-double RunFigures::perplexity() const { return unit.perplexity(valid); }
+double RunFigures::perplexity() const {
+  return valid_perplexity > 0 ? valid_perplexity : unit.perplexity(valid);
+}
 
 RunFigures figures_of(const std::string& folder) {
   RunFigures run;

@@ -24,6 +24,7 @@ struct RunFigures {
   double seconds = 0, speed = 0;  ///< of training, and tokens per second
   double macs_per_token = 0;      ///< of the forward pass
   double train = 0, valid = 0;    ///< bits per unit in the end; NaN: there is none
+  double valid_perplexity = 0;    ///< of the last validation; 0: earlier versions did not say
   double best = 0;                ///< the lowest of `valid`
   int64_t best_step = -1;
 

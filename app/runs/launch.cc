@@ -43,6 +43,7 @@ pid_t launch(const Launch& what, const char* op) {
 }
 
 std::string last_line_of(const std::string& log) {
+  if (kind_of_path(log, "launch") != PathKind::file) return {};
   std::string text = read_file(log, "launch");
   while (text.ends_with('\n')) text.pop_back();
   return text.substr(text.rfind('\n') + 1);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "autograd/mode.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr int64_t shown_tokens = 64;     // read
 constexpr int64_t written_tokens = 128;  // of a decoder
 constexpr int64_t masked_length = 128;
+constexpr std::chrono::seconds most_time{20};
 constexpr size_t shown_bytes = 600;  // of a source
 
 /// Whether token i of a text is hidden from an encoder.
@@ -26,8 +28,18 @@ std::string continued(const TrainingRun& run, const TaskData& task_data) {
   const int64_t length = std::min(shown_tokens, run.config.length);
   const std::vector<int32_t> prompt = task_data.first_tokens(length);
   if (prompt.empty() || task_data.decoded(prompt).empty()) return {};
-  const std::vector<int64_t> ids = generate(*run.model, {&prompt, 1}, written_tokens, Sampling{},
-                                            Generator{run.config.seed}.fork("sample"))[0];
+  // Other processes wait meanwhile, so a slow model writes less.
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<int64_t> ids;
+  struct Late {};
+  try {
+    generate(*run.model, {&prompt, 1}, written_tokens, Sampling{},
+             Generator{run.config.seed}.fork("sample"), -1, [&](size_t, int64_t token) {
+               ids.push_back(token);
+               if (std::chrono::steady_clock::now() - begin > most_time) throw Late{};
+             });
+  } catch (const Late&) {
+  }
   return fmt::format(
       "-- read: the first {} tokens of the validation part\n{}\n"
       "-- written: {} tokens, drawn at temperature 1\n{}\n",
@@ -89,8 +101,8 @@ std::string sample_of(const TrainingRun& run, const TaskData& task_data) try {
       return ask<ContinuesSequences>(*run.model) != nullptr ? continued(run, task_data) : "";
     case Objective::masked_token:
       return mask_token(*run.model) >= 0 ? filled(run, task_data) : "";
-    case Objective::sequence:
-      return about_document(task_data);
+    case Objective::sequence:  // which takes as long as it takes
+      return run.config.processes == 1 ? about_document(task_data) : "";
   }
   return {};
 } catch (const NotImplemented&) {  // items of the task are no texts

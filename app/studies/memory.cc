@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <functional>
 
+#include "app/runs/timeline_page.h"
 #include "app/step.h"
 #include "app/studies/study.h"
-#include "app/runs/timeline_page.h"
 #include "core/backends.h"
 #include "core/error.h"
 #include "train/step_time.h"
@@ -174,9 +174,9 @@ void measure_steps(MemoryStudy& s) {
     if (r.strategy != strategy) {
       strategy = r.strategy;
       const StepShape base = shape_with(s.planner.own(), strategy, s.config);
-      s.timelines.push_back(timeline_of(
-          s.planner, base, s.device,
-          fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
+      s.timelines.push_back(
+          timeline_of(s.planner, base, s.device,
+                      fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
     }
     r.measured = s.planner.step(r.shape, s.device);
     print_row(r);

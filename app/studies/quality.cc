@@ -109,7 +109,11 @@ void train(QualityRun& run, const std::string& out, const std::vector<int>& proc
     run.failed = WIFEXITED(status) ? last_line_of(log) : fmt::format("signal {}", WTERMSIG(status));
     return;
   }
-  run.figures = figures_of(out + "/runs/" + run.name);
+  try {
+    run.figures = figures_of(out + "/runs/" + run.name);
+  } catch (const Error& e) {
+    run.failed = e.what();
+  }
 }
 
 std::string csv_of(const std::vector<QualityRun>& runs) {

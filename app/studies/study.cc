@@ -102,7 +102,8 @@ void StudyFolder::draw(const std::string& name, const LinePlot& plot) {
     }
     return false;
   };
-  if (plot.points.empty() && std::none_of(plot.series.begin(), plot.series.end(), has_point)) return;
+  if (plot.points.empty() && std::none_of(plot.series.begin(), plot.series.end(), has_point))
+    return;
   for (const std::string& file : formats_.paths(name)) write_line_plot(add(file), plot);
 }
 

@@ -30,7 +30,9 @@ int study_quality(int argc, const char* const* argv);
 
 /// The flags that every study has.
 inline const Flag study_out{"--out", "", "the folder for the table and the pictures: new or empty"};
-inline const Flag study_format{"--format", "", "of pictures: png, svg or pdf, or several, as png,pdf; png where none is given"};
+inline const Flag study_format{
+    "--format", "",
+    "of pictures: png, svg or pdf, or several, as png,pdf; png where none is given"};
 
 /// The new folder of a study, with a lock. Tables and pictures are written into it.
 class StudyFolder {

@@ -200,8 +200,10 @@ TaskData::Forward ChoiceData::forward(int64_t i, const SegmentMemory& /*memory*/
 ChoiceData::Scores ChoiceData::scores(const std::string& part) const {
   const NoGrad off;
   double nats = 0, right = 0;
-  const std::vector<ChoiceQuestion>& all = questions_[part_index(part)];
-  for (const ChoiceQuestion& q : all) {
+  const EvaluatedRows<ChoiceQuestion> all(questions_[part_index(part)], run_.config.length);
+  for (size_t i = 0; i < all.size(); ++i) {
+    Evaluating::see(static_cast<int64_t>(i), std::ssize(all));
+    const ChoiceQuestion& q = all[i];
     const std::vector<std::vector<ChoiceWindow>> one{windows(q)};
     const std::vector<double> z =
         cast(choose(choice_batch(one), Pass{}), DType::f64).to_vector<double>();

@@ -120,10 +120,12 @@ std::string TextData::unit() const {
   return "hidden " + (corpus_.train.symbols < 0 ? corpus_.unit : "token");
 }
 
-LossUnit TextData::loss_unit() const {
-  const CorpusPart& train = corpus_.train;
-  if (!all_are_targets() || train.symbols <= 0) return {unit(), 1};
-  return {unit(), static_cast<double>(train.symbols) / static_cast<double>(train.size())};
+LossUnit TextData::loss_unit() const { return {unit(), units_per_target("train")}; }
+
+double TextData::units_per_target(const std::string& name) const {
+  const CorpusPart& part = corpus_.part(name);
+  if (!all_are_targets() || part.symbols <= 0 || part.size() == 0) return 1;
+  return static_cast<double>(part.symbols) / static_cast<double>(part.size());
 }
 
 void TextData::prepare() {

@@ -163,7 +163,10 @@ def main():
 
     def make_stage(path):
         if not path.exists():
-            subprocess.run(["cp", "-a", str(base), str(path)], check=True)
+            part = path.with_suffix(".part")  # what an interruption leaves is no stage
+            shutil.rmtree(part, ignore_errors=True)
+            subprocess.run(["cp", "-a", str(base), str(part)], check=True)
+            part.rename(path)
         opened.append(Stage(path))
         return opened[-1]
 

@@ -321,6 +321,16 @@ TEST_F(WikiHop, IsLearntByHeart) {
   }
 }
 
+TEST_F(WikiHop, ValidatesOnASample) {
+  const std::string out = folder / "run";
+  must(training("longformer", {"--steps", "2", "--eval-tokens", "64", "--out", out}));
+  const Json summary = parse_json(read(out + "/summary.json"));
+  EXPECT_EQ(summary["eval_tokens"].integer(), 64);
+  // One question of three.
+  const Json all = parse_json(must({"eval", "--out", out}).last_line());
+  EXPECT_NE(summary["valid_bpb"].number(), all["valid_bpb"].number());
+}
+
 TEST_F(WikiHop, StartsFromMaskedTokens) {
   write(folder / "text", some_text(4000));
   const std::string base = folder / "base", out = folder / "run";

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "data/io/json.h"
@@ -181,6 +182,70 @@ TEST_F(Looking, RenewsPicturesAndSamplesAtValidations) {
   EXPECT_NE(o.err.find("losses: " + out + "/pictures/loss.png"), std::string::npos) << o.err;
   EXPECT_TRUE(is_own_picture(out + "/pictures/loss.png"));
   EXPECT_TRUE(is_own_picture(out + "/pictures/attention.png"));
+}
+
+// Perplexity is a figure of completions too, which has one place in a row.
+TEST_F(Looking, RowsHaveEachFigureOnce) {
+  std::string table;
+  for (int i = 0; i < 40; ++i)
+    table += fmt::format("{{\"prompt\":\"{} is\",\"completion\":\" {}\"}}\n", i, i % 3);
+  write(folder / "t.jsonl", table);
+  const std::string out = folder / "run";
+  must({.arguments = {"train",
+                      "--model",
+                      "transformer:tiny",
+                      "--task",
+                      "completions",
+                      "--data",
+                      "completions=" + folder / "t.jsonl",
+                      "--length",
+                      "16",
+                      "--batch",
+                      "2",
+                      "--steps",
+                      "4",
+                      "--eval-every",
+                      "2",
+                      "--keep-best",
+                      "--best-by",
+                      "perplexity",
+                      "--threads",
+                      "1",
+                      "--out",
+                      out}});
+  const std::vector<Json> rows = validations(out);
+  ASSERT_EQ(rows.size(), 2u);  // a key given twice is no JSON that is read
+  EXPECT_NEAR(rows[1]["valid_perplexity"].number(), std::exp2(rows[1]["valid_bpb"].number()), 1e-6);
+}
+
+// What is packed is in memory as a whole, which a budget must have room for.
+TEST_F(Looking, ABudgetHasRoomForTheData) {
+  std::string noise;
+  for (uint32_t i = 0, x = 1; i < 12'000'000; ++i)
+    noise += static_cast<char>('a' + ((x = x * 1664525 + 1013904223) >> 28));
+  write(folder / "noise", noise);
+  ASSERT_EQ(std::system(fmt::format("gzip -1 {}", folder / "noise").c_str()), 0);
+  const auto start = [&](const char* budget) {
+    return run({"train", "--model", "transformer:tiny", "--data", "bytes=" + folder / "noise.gz",
+                "--set", "model.vocab=256", "--steps", "1", "--eval-tokens", "100", "--split",
+                "99/1/0", "--threads", "1", "--budget", budget, "--out", folder / budget});
+  };
+  const Outcome o = start("56MiB");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("the data 11."), std::string::npos) << o.err;
+  EXPECT_FALSE(exists(folder / "56MiB/metrics.jsonl"));
+  EXPECT_EQ(start("64MiB").code, 0);
+}
+
+// Samples of steps that a run leaves behind go with them.
+TEST_F(Looking, SamplesBeyondAStepAreSetAside) {
+  const std::string out = folder / "run";
+  must({.arguments = training(out, {"--steps", "6", "--eval-every", "2", "--save-every", "2"})});
+  must({.arguments = {"train", "--resume", "--step", "2", "--out", out, "--steps", "4"}});
+  EXPECT_EQ(names_in(out + "/samples"),
+            (std::vector<std::string>{"step-000002.txt", "step-000004.txt"}));
+  EXPECT_EQ(names_in(out + "/beyond-step-2/samples"),
+            (std::vector<std::string>{"step-000004.txt", "step-000006.txt"}));
 }
 
 // What cannot be drawn or written while a run trains is said, and the run goes on.

@@ -154,7 +154,7 @@ TEST(Study, BudgetIsThatOfPredictions) {
                                           "model.d_model=32", "--batch",           "1"};
   std::vector<std::string> options = model;
   options.insert(options.end(),
-                 {"--budgets", "32MiB,16MiB", "--strategies", "standard,checkpoint"});
+                 {"--budgets", "80MiB,64MiB", "--strategies", "standard,checkpoint"});
   const Outcome o = study("budget", options, folder / "s");
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(names_in(folder / "s"),
@@ -173,7 +173,7 @@ TEST(Study, BudgetIsThatOfPredictions) {
       EXPECT_EQ(number(row, "deepest"), static_cast<double>(said["deepest"].integer()));
     }
   }
-  EXPECT_EQ(rows[0].at("budget"), std::to_string(16 << 20));  // in order
+  EXPECT_EQ(rows[0].at("budget"), std::to_string(64 << 20));  // in order
   EXPECT_GT(number(rows[1], "longest"), number(rows[0], "longest"));
   EXPECT_GT(number(rows[2], "longest"), number(rows[0], "longest"));  // checkpoint
 }

@@ -235,6 +235,7 @@ TEST(Sweep, GoesOnAtOnceAfterAKill) {
   while (saved_steps(folder / "sweep/lr=1e-3").empty() && now() - begin < 30) {
   }
   first.send(SIGKILL);
+  ASSERT_FALSE(saved_steps(folder / "sweep/lr=1e-3").empty()) << first.output();
   Program second({{"sweep", "--out", folder / "sweep", "--resume", "--jobs", "2"}});
   const int64_t before = saved_steps(folder / "sweep/lr=1e-3").back();
   while (second.running() && saved_steps(folder / "sweep/lr=1e-3").back() == before &&

@@ -162,6 +162,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
   if (c.graph) text += fmt::format(" {:>10}", "graph");
   if (budget > 0) text += fmt::format(" {:>5} {:>10} {:>8}", "fits", "longest", "deepest");
   const int64_t longest = budget > 0 ? longest_tried(planner) : 0;
+  const int64_t unit = std::min<int64_t>(64, own.length);  // lengths are tried in such steps
   for (size_t i = 0; i < all.size(); ++i) {
     const Strategy& s = all[i];
     if (!s.memory) {
@@ -176,9 +177,9 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
                     m.extra_forward(), bytes_text(m.peak() + around.process));
     if (c.graph) text += fmt::format(" {:>10}", bytes_text(m.graph));
     if (budget > 0) {
-      text +=
-          fmt::format(" {:>5} {:>10} {:>8}", around.fits(m) ? "yes" : "no",
-                      count_text(most[i].length, longest), count_text(most[i].layers, most_layers));
+      text += fmt::format(" {:>5} {:>10} {:>8}", around.fits(m) ? "yes" : "no",
+                          count_text(most[i].length, longest / unit * unit),
+                          count_text(most[i].layers, most_layers));
     }
   }
   std::puts(text.c_str());

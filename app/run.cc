@@ -29,7 +29,7 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder, bool blank)
     : config(std::move(c)), out(std::move(folder)) {
   set_process(config);
   device = parse_device(config.device);
-  if (const int64_t limit = config.most_tensor_bytes(); limit > 0) set_memory_limit(device, limit);
+  if (config.memory_limit.bytes > 0) set_memory_limit(device, config.memory_limit.bytes);
   Init init{generator().fork("init"), device};
   init.blank = blank;
   model = config.model->build(init);

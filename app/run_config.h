@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -169,12 +168,6 @@ struct RunConfig {
   /// Gives the model at least `length` positions, unless the user has set their number, and what it
   /// derives from that length. Throws ValueError if the user has to choose the axes of a grid.
   void follow_length();
-  /// Returns the most bytes that tensors may take; 0: what the machine has.
-  int64_t most_tensor_bytes() const {
-    const int64_t limit = memory_limit.bytes;
-    if (limit == 0 || tensor_limit == 0) return std::max(limit, tensor_limit);
-    return std::min(limit, tensor_limit);
-  }
   /// Whether evaluation reads no more rows at a time than a step, so that it fits where steps do:
   /// memory_limit is set, or --budget was given.
   bool sparing_evaluation() const { return sparing || memory_limit.bytes > 0; }

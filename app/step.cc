@@ -743,7 +743,7 @@ Strategy choose_strategy(RunConfig& config, int64_t whole_budget, Choice from) {
   };
   Strategy best = choose();
   // Text that lies in tensors is a part of the process.
-  if (budget < whole_budget) config.tensor_limit = budget + small_data;
+  if (budget < whole_budget) config.tensor_limit = budget;
   config.planned_peak = best.memory->peak();
   apply(config, best.shape);
   clear_layout_cache();  // of what was tried

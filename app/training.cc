@@ -156,10 +156,18 @@ std::string nonfinite_text(double value) {
 }
 
 /// Throws ValueError if a budget has no room for the data beside a step: packed files, records and
-/// ids of tokens are in tensors, and how many there are is known when they have been read.
-void require_room_for_data(const RunConfig& c, Device device) {
+/// ids of tokens are in tensors, and how many there are is known when they have been read. What is
+/// small is a part of the process.
+void make_room_for_data(const RunConfig& c, Device device) {
+  if (c.tensor_limit == 0) return;
+  constexpr int64_t spare = int64_t{1} << 20;  // of the process: layouts that are kept, and ids
   const int64_t data = memory_tracker(device).live()[Category::data];
-  if (c.tensor_limit == 0 || data <= small_data || c.planned_peak + data <= c.tensor_limit) return;
+  if (data <= small_data || c.planned_peak + data <= c.tensor_limit) {
+    const int64_t given = c.memory_limit.bytes;
+    const int64_t limit = c.tensor_limit + spare + (data <= small_data ? data : 0);
+    set_memory_limit(device, given > 0 ? std::min(given, limit) : limit);
+    return;
+  }
   fail("--budget",
        "a step needs {}, the data {} and the process itself {}; expected a budget of {}, or a "
        "--memory that needs less. Files that are not packed, and token files, need none",
@@ -178,7 +186,7 @@ Prepared::Prepared(Beginning from, TrainingPlan plan, Communicator* ranks)
   const RunConfig& c = run.config;
   require_sequence(c, *run.model);
   data->prepare();
-  require_room_for_data(c, run.device);
+  make_room_for_data(c, run.device);
   state = named_state(*run.model);
   if (ranks != nullptr && ranks->size() > 1) {
     shared = std::make_unique<SharedTraining>(*ranks, static_cast<int>(c.ranks.sequence));
@@ -544,8 +552,9 @@ void Training::run() {
   // A run may have been killed between a checkpoint and its validation, or after both.
   const bool owed =
       at_.step > 0 && c_.eval_every > 0 && at_.step % c_.eval_every == 0 && known_valid_.empty();
-  see_patience();            // of a run that goes on
-  if (p_.started || owed) {  // started: what the other run's parameters are worth here
+  if (!p_.shared) require_best_by();  // before the steps that would be in vain
+  see_patience();                     // of a run that goes on
+  if (p_.started || owed) {           // started: what the other run's parameters are worth here
     const double pause = now();
     validate();
     paused_ += now() - pause;
@@ -751,6 +760,23 @@ void Training::say_why_not_recorded() {
   log_.say(fmt::format("{} run kernel by kernel: {}", of_steps ? "steps" : "updates", why));
 }
 
+Members Training::with_perplexity(Members figures, double bits) const {
+  const bool is_there = std::any_of(figures.begin(), figures.end(),
+                                    [](const JsonMember& m) { return m.name == "perplexity"; });
+  if (predicts_tokens(p_.run) && !is_there) {
+    figures.emplace_back("perplexity", p_.data->perplexity("valid", bits));
+  }
+  return figures;
+}
+
+// One item is enough to know which figures there are.
+void Training::require_best_by() {
+  if (c_.best_by.empty() || to_validate_ == 0) return;
+  const Evaluating one(1);
+  const TaskData::Evaluation all = p_.data->evaluate("valid");
+  if (std::isfinite(all.bits)) score_of(with_perplexity(all.report.figures, all.bits), c_.best_by);
+}
+
 void Training::validate() {
   if (valid_step_ == at_.step || to_validate_ == 0) return;
   const Phase phase("validation");
@@ -770,7 +796,7 @@ void Training::validate() {
     } else {
       TaskData::Evaluation all = p_.data->evaluate("valid");
       valid_ = all.bits;
-      figures = std::move(all.report.figures);
+      figures = with_perplexity(std::move(all.report.figures), valid_);
     }
   }
   tracker_.reset_peak();
@@ -817,8 +843,9 @@ std::string Training::figure(const std::string& part, double bits) const {
 
 std::string Training::scored() const {
   const std::string all = fmt::format("{} {} of validation", to_validate_, p_.data->items());
-  return c_.eval_tokens == 0 ? all
-                             : fmt::format("a sample of {} tokens of {}", c_.eval_tokens, all);
+  return c_.eval_tokens == 0
+             ? all
+             : fmt::format("a sample of about {} tokens of {}", c_.eval_tokens, all);
 }
 
 // Written before the row of metrics.jsonl, so that a run which is killed in between writes it
@@ -827,7 +854,7 @@ void Training::write_sample() try {
   const std::string text = with_replacement_characters(sample_of(p_.run, *p_.data));
   if (text.empty()) return;
   make_folders(p_.run.out + "/samples", "samples");
-  replace_file(fmt::format("{}/samples/step-{:06}.txt", p_.run.out, at_.step), text, "samples");
+  replace_file(fmt::format("{}/samples/step-{}.txt", p_.run.out, at_.step), text, "samples");
 } catch (const Error& e) {
   log_.say(fmt::format("no sample of step {}: {}", at_.step, e.what()));
 }
@@ -839,7 +866,6 @@ void Training::look(bool last) {
   try {
     draw_run(p_.run, *p_.data, p_.unit);
   } catch (const Error& e) {
-    if (last) throw;
     log_.say(fmt::format("no pictures of step {}: {}", at_.step, e.what()));
   }
   tracker_.reset_peak();
@@ -973,6 +999,7 @@ void Training::finish_run() {
 
 std::vector<std::string> Training::outcome() const {
   const double train = at_.train_bpb();
+  const double speed = at_.seconds > 0 ? static_cast<double>(at_.tokens) / at_.seconds : 0;
   std::string losses = std::isfinite(train) ? "training " + figure("train", train) : "";
   if (std::isfinite(valid_)) {
     losses += fmt::format("{}validation {}", losses.empty() ? "" : ", ", figure("valid", valid_));
@@ -981,7 +1008,7 @@ std::vector<std::string> Training::outcome() const {
     }
   }
   return {fmt::format("{}: {} steps, {} tokens in {} ({:.0f} tokens/s), peak memory {}",
-                      c_.model_name, at_.step, at_.tokens, format_seconds(at_.seconds), speed_,
+                      c_.model_name, at_.step, at_.tokens, format_seconds(at_.seconds), speed,
                       format_bytes(std::max(fullest_, at_.peak.total()))),
           fmt::format("{}{}the run is in {}", losses, losses.empty() ? "" : "; ", p_.run.out)};
 }

@@ -126,10 +126,14 @@ class Training {
   std::optional<double> living_memories() const;
   void say_why_not_recorded();
   void validate();
+  /// Adds the perplexity to the figures of an evaluation, where they have none and there is one.
+  Members with_perplexity(Members figures, double bits) const;
+  /// Throws ValueError unless an evaluation has the figure that best_by names.
+  void require_best_by();
   /// Writes what the model writes now to samples/. What fails is said, and left out.
   void write_sample();
-  /// Renews the pictures if that takes little time beside training, or at the end. What fails
-  /// before the end is said, and left out.
+  /// Renews the pictures if that takes little time beside training, or at the end. What fails is
+  /// said, and left out.
   void look(bool last = false);
   /// What validations are of, and their figures, for people.
   std::string scored() const;

@@ -95,9 +95,8 @@ LinePlot trade_off_of(const std::vector<Measured>& rows) {
   }
   LinePlot plot;
   if (deepest == nullptr) return plot;
-  plot.title = fmt::format(
-      "Peak against time of a step, {} layers, {} tokens x {}; again: forward passes run again",
-      deepest->shape.layers, deepest->shape.length, deepest->shape.batch);
+  plot.title = fmt::format("Peak against time of a step: {} layers, {} tokens x {}",
+                           deepest->shape.layers, deepest->shape.length, deepest->shape.batch);
   plot.x_label = "seconds of a step";
   plot.y_label = "peak, MiB";
   for (const Measured& r : rows) {

@@ -67,6 +67,16 @@ std::vector<QualityRun> runs_of(const CommandLine& line, const std::vector<std::
       Settings settings = line.settings;
       settings.push_back({"model.name", Json(model), "--models", true});
       RunConfig config = make_config(settings);
+      if (!is_generated(config.of_task->set().kind)) {
+        for (const std::string& path : config.of_task->paths(config)) {
+          require<IoError>(kind_of_path(path, "data") != PathKind::nothing, "data",
+                           "there is no {}", path);
+        }
+      }
+      const auto same = [&](const QualityRun& other) { return other.name == run.name; };
+      require(std::none_of(runs.begin(), runs.end(), same), "study",
+              "two runs would be called \"{}\"; expected models and strategies that differ",
+              run.name);
       require(config.seconds > 0, "--seconds", "got {}; expected the seconds that each run trains",
               config.seconds);
       require(config.steps == 0, "--steps",
@@ -221,6 +231,7 @@ int study_quality(int argc, const char* const* argv) {
   for (QualityRun& run : runs) {
     train(run, std::filesystem::absolute(out.path()).string(), processors);
     print_row(run);
+    replace_file(out.path() + "/quality.csv", csv_of(runs), "study");  // a stop loses no row
   }
   out.write("quality.csv", csv_of(runs));
   draw(out, runs, seconds);

@@ -97,7 +97,7 @@ TEST_F(Looking, ValidatesOnASample) {
     Words all{"--steps", "4", "--eval-every", "2", "--split", "50/50/0"};
     all.insert(all.end(), more.begin(), more.end());
     const Outcome o = must({.arguments = training(folder / name, all)});
-    EXPECT_EQ(o.err.find("a sample of") != std::string::npos, !more.empty()) << o.err;
+    EXPECT_EQ(o.err.find("a sample of about") != std::string::npos, !more.empty()) << o.err;
     std::vector<double> bits;
     for (const Json& row : validations(folder / name)) bits.push_back(row["valid_bpb"].number());
     EXPECT_EQ(bits.size(), 2u);
@@ -166,13 +166,13 @@ TEST_F(Looking, RenewsPicturesAndSamplesAtValidations) {
   Program program(
       {training(out, {"--steps", "1000000", "--eval-every", "3", "--eval-tokens", "64"})});
   const double begin = now();
-  while (program.running() && !exists(out + "/samples/step-000006.txt") && now() - begin < 60) {
+  while (program.running() && !exists(out + "/samples/step-6.txt") && now() - begin < 60) {
   }
   EXPECT_TRUE(is_own_picture(out + "/pictures/loss.png")) << program.output();
   EXPECT_TRUE(is_own_picture(out + "/pictures/attention.png"));
   program.send(SIGTERM);
   EXPECT_EQ(program.wait().code, 0);
-  const std::string sample = read(out + "/samples/step-000003.txt");
+  const std::string sample = read(out + "/samples/step-3.txt");
   EXPECT_NE(sample.find("-- written: 128 tokens"), std::string::npos) << sample;
   // Renewed by hand, all of them.
   for (const char* name : {"loss", "attention"}) {
@@ -182,6 +182,19 @@ TEST_F(Looking, RenewsPicturesAndSamplesAtValidations) {
   EXPECT_NE(o.err.find("losses: " + out + "/pictures/loss.png"), std::string::npos) << o.err;
   EXPECT_TRUE(is_own_picture(out + "/pictures/loss.png"));
   EXPECT_TRUE(is_own_picture(out + "/pictures/attention.png"));
+}
+
+// What the best is chosen by is known before the first step.
+TEST_F(Looking, AFigureThatIsNotThereIsRefusedAtOnce) {
+  const auto start = [&](const char* figure) {
+    return run(Start{.arguments = training(folder / figure, {"--steps", "4", "--eval-every", "2",
+                                                             "--keep-best", "--best-by", figure})});
+  };
+  const Outcome o = start("foo");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("no figure foo; expected perplexity"), std::string::npos) << o.err;
+  EXPECT_EQ(o.err.find("step 1/4"), std::string::npos) << o.err;
+  EXPECT_EQ(start("perplexity").code, 0);
 }
 
 // Perplexity is a figure of completions too, which has one place in a row.
@@ -242,10 +255,9 @@ TEST_F(Looking, SamplesBeyondAStepAreSetAside) {
   const std::string out = folder / "run";
   must({.arguments = training(out, {"--steps", "6", "--eval-every", "2", "--save-every", "2"})});
   must({.arguments = {"train", "--resume", "--step", "2", "--out", out, "--steps", "4"}});
-  EXPECT_EQ(names_in(out + "/samples"),
-            (std::vector<std::string>{"step-000002.txt", "step-000004.txt"}));
+  EXPECT_EQ(names_in(out + "/samples"), (std::vector<std::string>{"step-2.txt", "step-4.txt"}));
   EXPECT_EQ(names_in(out + "/beyond-step-2/samples"),
-            (std::vector<std::string>{"step-000004.txt", "step-000006.txt"}));
+            (std::vector<std::string>{"step-4.txt", "step-6.txt"}));
 }
 
 // What cannot be drawn or written while a run trains is said, and the run goes on.
@@ -256,6 +268,11 @@ TEST_F(Looking, GoesOnWithoutASample) {
   write(out + "/samples", "a file in the place of the folder");
   const Outcome o = must({.arguments = {"train", "--resume", "--out", out, "--steps", "4"}});
   EXPECT_NE(o.err.find("no sample of step 4"), std::string::npos) << o.err;
+  std::filesystem::remove_all(out + "/pictures");
+  write(out + "/pictures", "this too");
+  const Outcome on = must({.arguments = {"train", "--resume", "--out", out, "--steps", "6"}});
+  EXPECT_NE(on.err.find("no pictures of step 6"), std::string::npos) << on.err;
+  EXPECT_EQ(parse_json(read(out + "/summary.json"))["steps"].integer(), 6);
 }
 
 TEST_F(Looking, SaysThatAWarmUpDoesNotEnd) {

@@ -125,7 +125,7 @@ void rehearse_sample(const LanguageModel& model, int64_t length) try {
   const int64_t all = std::min(std::min(shown_tokens, length) + written_tokens, model.max_length());
   const auto state = decoder->start_decoding(1);
   decoder->decode(zeros(all), *state);
-} catch (const NotImplemented&) {  // the model decodes nothing
+} catch (const Error&) {  // the model decodes nothing, or is for other inputs: there is no sample
 }
 
 }  // namespace longspan

@@ -190,7 +190,10 @@ int models_command(int argc, const char* const* argv) {
 
 int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own_models,
                 std::initializer_list<SampleTaskEntry> own_tasks, OnRow told) try {
-  on_row() = std::move(told);
+  struct Telling {  // while this call runs
+    explicit Telling(OnRow told) { on_row() = std::move(told); }
+    ~Telling() { on_row() = {}; }
+  } const telling(std::move(told));
   for (const ModelEntry& entry : own_models) register_model(entry);
   for (const SampleTaskEntry& entry : own_tasks) register_task(entry);
   return run_command(argc, argv, name_of_program(argc, argv));

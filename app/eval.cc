@@ -233,13 +233,15 @@ int eval_command(int argc, const char* const* argv) {
   const auto tell = [json](const std::string& text) {
     std::fprintf(json ? stderr : stdout, "%s\n", text.c_str());
   };
-  const std::string perplexity =
-      predicts_tokens(run) ? fmt::format(", perplexity {:.4g}{}", task_data->perplexity(part, bits),
-                                         task_data->units_per_target(part) != 1 ? " per token" : "")
-                           : "";
+  const LossUnit of_run = trained.at.unit.value_or(LossUnit{task_data->unit(), 1});
+  const double perplexity = task_data->perplexity(part, bits, of_run);
+  const std::string shown = predicts_tokens(run)
+                                ? fmt::format(", perplexity {:.4g}{}", perplexity,
+                                              of_run.per_target != 1 ? " per token" : "")
+                                : "";
   tell(fmt::format("step {}, {} part of {}: {:.4f} bits per {}{} ({} {} in {:.2f} s)",
-                   trained.at.step, part, run.config.task, bits, task_data->unit(), perplexity,
-                   size, task_data->items(), seconds));
+                   trained.at.step, part, run.config.task, bits, task_data->unit(), shown, size,
+                   task_data->items(), seconds));
   if (const std::string how = task_data->protocol(part); !how.empty()) tell("read in " + how);
   require_score(bits, *task_data, trained.at.step);
   Members figures{{"step", trained.at.step},
@@ -250,8 +252,7 @@ int eval_command(int argc, const char* const* argv) {
     set(figures, "other_data", Json::Array(trained.remarks.begin(), trained.remarks.end()));
   }
   set(figures, key_of(part, "bpb"), bits);
-  if (predicts_tokens(run))
-    set(figures, key_of(part, "perplexity"), task_data->perplexity(part, bits));
+  if (predicts_tokens(run)) set(figures, key_of(part, "perplexity"), perplexity);
   if (stride > 0) tell(score_windows(run, *task_data, part, stride, figures));
   const TaskData::Report written = task_data->written(part, search);
   for (const TaskData::Report& r : {report, written}) {

@@ -222,8 +222,11 @@ int memory_command(int argc, const char* const* argv) {
       "step will keep and need at its peak with each strategy of --memory, and what that costs; "
       "before anything is allocated.");
   Options o;
+  const bool asked = last_setting(line.settings, "memory.budget") != nullptr;
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;
+  require(budget > 0 || !asked, "--budget",
+          "got 0; expected the bytes that a run may need, as 4GiB");
   require(!o.json || !o.terms, "--terms", "prints a table, and --json lines; expected one of them");
   RunConfig config = planned_config(line);
   set_ranks(config, o.ranks);

@@ -166,6 +166,14 @@ bool predicts_tokens(const TrainingRun& run) {
          task.hub_task() == HubTask::next_token;
 }
 
+void require_data(const RunConfig& config) {
+  if (is_generated(config.of_task->set().kind)) return;
+  for (const std::string& path : config.of_task->paths(config)) {
+    require<IoError>(kind_of_path(path, "data") != PathKind::nothing, "data", "there is no {}",
+                     path);
+  }
+}
+
 void require_length(const RunConfig& config, const LanguageModel& model) {
   const int64_t longest = max_input_length(model);
   require(config.length <= longest, "length",

@@ -91,6 +91,9 @@ bool same_tokens(const std::string& stored, const std::string& now);
 /// the command line; presets of one model are the same.
 void require_same_model(const Settings& stored, const Settings& asked, const std::string& out);
 
+/// Throws IoError if a file of a run's data is missing.
+void require_data(const RunConfig& config);
+
 /// Throws ValueError if segments, or sources, are longer than the model takes.
 void require_length(const RunConfig& config, const LanguageModel& model);
 /// Throws ValueError if the processes of the run cannot divide sequences as ranks.sequence says.

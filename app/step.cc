@@ -742,7 +742,6 @@ Strategy choose_strategy(RunConfig& config, int64_t whole_budget, Choice from) {
     return *best;
   };
   Strategy best = choose();
-  // Text that lies in tensors is a part of the process.
   if (budget < whole_budget) config.tensor_limit = budget;
   config.planned_peak = best.memory->peak();
   apply(config, best.shape);

@@ -764,7 +764,7 @@ Members Training::with_perplexity(Members figures, double bits) const {
   const bool is_there = std::any_of(figures.begin(), figures.end(),
                                     [](const JsonMember& m) { return m.name == "perplexity"; });
   if (predicts_tokens(p_.run) && !is_there) {
-    figures.emplace_back("perplexity", p_.data->perplexity("valid", bits));
+    figures.emplace_back("perplexity", p_.data->perplexity("valid", bits, p_.unit));
   }
   return figures;
 }
@@ -772,9 +772,12 @@ Members Training::with_perplexity(Members figures, double bits) const {
 // One item is enough to know which figures there are.
 void Training::require_best_by() {
   if (c_.best_by.empty() || to_validate_ == 0) return;
+  const double pause = now();
   const Evaluating one(1);
   const TaskData::Evaluation all = p_.data->evaluate("valid");
   if (std::isfinite(all.bits)) score_of(with_perplexity(all.report.figures, all.bits), c_.best_by);
+  tracker_.reset_peak();
+  paused_ += now() - pause;
 }
 
 void Training::validate() {
@@ -793,6 +796,7 @@ void Training::validate() {
     });
     if (c_.best_by.empty()) {
       valid_ = p_.data->bits("valid");
+      figures = with_perplexity({}, valid_);
     } else {
       TaskData::Evaluation all = p_.data->evaluate("valid");
       valid_ = all.bits;
@@ -812,14 +816,9 @@ void Training::validate() {
   }
   if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
     Members found{{"valid_bpb", valid_}, {"unit", p_.unit.name}};
-    if (predicts_tokens(p_.run))
-      found.emplace_back("valid_perplexity", p_.data->perplexity("valid", valid_));
     if (!c_.best_by.empty()) found.emplace_back("score", score);
     for (const JsonMember& m : figures) {
-      const std::string name = "valid_" + m.name;
-      const bool is_there = std::any_of(found.begin(), found.end(),
-                                        [&](const JsonMember& f) { return f.name == name; });
-      if (m.value.is_number() && !is_there) found.emplace_back(name, m.value);
+      if (m.value.is_number()) found.emplace_back("valid_" + m.name, m.value);
     }
     row(at_.step, found);
     best_.add(at_.step, score);
@@ -835,7 +834,7 @@ void Training::validate() {
 std::string Training::figure(const std::string& part, double bits) const {
   std::string text = fmt::format("{:.4f} bits per {}", bits, p_.unit.name);
   if (predicts_tokens(p_.run)) {
-    text += fmt::format(" (perplexity {:.4g}{})", p_.data->perplexity(part, bits),
+    text += fmt::format(" (perplexity {:.4g}{})", p_.data->perplexity(part, bits, p_.unit),
                         p_.unit.per_target != 1 ? " per token" : "");
   }
   return text;
@@ -989,7 +988,7 @@ void Training::finish_run() {
   }
   if (!p_.is_first()) return;
   look(true);
-  Members figures = summary(p_.run, at_, valid_, p_.data->perplexity("valid", valid_));
+  Members figures = summary(p_.run, at_, valid_, p_.data->perplexity("valid", valid_, p_.unit));
   const bool until = p_.until > 0 && at_.step >= p_.until && at_.step < c_.steps;
   if (stopped_ || until) figures.emplace_back("stopped", true);
   const std::string line = write_summary(p_.run.out, figures);

@@ -573,11 +573,7 @@ Plan new_plan(CommandLine line, const Options& o, int argc, const char* const* a
     }
     const RunConfig config = make_config(settings);
     require(plan.first == 1 || config.steps > 0, "--first", "is a share of --steps, which are 0");
-    if (is_generated(config.of_task->set().kind)) continue;
-    for (const std::string& path : config.of_task->paths(config)) {
-      require<IoError>(kind_of_path(path, "data") != PathKind::nothing, "data", "there is no {}",
-                       path);
-    }
+    require_data(config);
   }
   return plan;
 }
@@ -675,7 +671,9 @@ int sweep_command(int argc, const char* const* argv) {
     require<IoError>(std::filesystem::exists(file), "--resume", "{} is no sweep", out);
     require(line.settings.empty(), "--resume",
             "goes on with the options that the sweep has; leave out {}",
-            line.settings.empty() ? "" : line.settings[0].origin);
+            line.settings.empty()   ? ""
+            : line.settings[0].text ? line.settings[0].origin
+                                    : "--config");
     for (const Setting& s : typed) {
       require(s.key == "jobs", "--resume", "goes on as the sweep began; leave out {}", s.origin);
     }

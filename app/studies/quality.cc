@@ -67,12 +67,7 @@ std::vector<QualityRun> runs_of(const CommandLine& line, const std::vector<std::
       Settings settings = line.settings;
       settings.push_back({"model.name", Json(model), "--models", true});
       RunConfig config = make_config(settings);
-      if (!is_generated(config.of_task->set().kind)) {
-        for (const std::string& path : config.of_task->paths(config)) {
-          require<IoError>(kind_of_path(path, "data") != PathKind::nothing, "data",
-                           "there is no {}", path);
-        }
-      }
+      require_data(config);
       const auto same = [&](const QualityRun& other) { return other.name == run.name; };
       require(std::none_of(runs.begin(), runs.end(), same), "study",
               "two runs would be called \"{}\"; expected models and strategies that differ",

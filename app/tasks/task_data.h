@@ -95,13 +95,14 @@ class TaskData {
   virtual std::string items() const = 0;
   /// Unit that bits are counted per: "byte", "hidden byte", "answer".
   virtual std::string unit() const = 0;
-  /// Units per target of a split: as on the training split, unless the task knows those of others.
-  virtual double units_per_target(const std::string& /*part*/) const {
-    return loss_unit().per_target;
+  /// Units per target of a split, where the task knows them without reading it.
+  virtual std::optional<double> units_per_target(const std::string& /*part*/) const {
+    return std::nullopt;
   }
-  /// Returns the perplexity of a target that bits per unit of a split mean.
-  double perplexity(const std::string& part, double bits) const {
-    return LossUnit{unit(), units_per_target(part)}.perplexity(bits);
+  /// Returns the perplexity of a target that bits per unit of a split mean; `unit` is that of the
+  /// training split, which stands for others that are not known.
+  double perplexity(const std::string& part, double bits, const LossUnit& unit) const {
+    return LossUnit{unit.name, units_per_target(part).value_or(unit.per_target)}.perplexity(bits);
   }
   /// The unit of training losses, with the bytes per token as measured on the training split.
   virtual LossUnit loss_unit() const { return {unit(), 1}; }

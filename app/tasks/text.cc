@@ -120,9 +120,9 @@ std::string TextData::unit() const {
   return "hidden " + (corpus_.train.symbols < 0 ? corpus_.unit : "token");
 }
 
-LossUnit TextData::loss_unit() const { return {unit(), units_per_target("train")}; }
+LossUnit TextData::loss_unit() const { return {unit(), *units_per_target("train")}; }
 
-double TextData::units_per_target(const std::string& name) const {
+std::optional<double> TextData::units_per_target(const std::string& name) const {
   const CorpusPart& part = corpus_.part(name);
   if (!all_are_targets() || part.symbols <= 0 || part.size() == 0) return 1;
   return static_cast<double>(part.symbols) / static_cast<double>(part.size());

@@ -67,7 +67,7 @@ class TextData final : public TaskData {
   std::string items() const override;
   std::string unit() const override;
   LossUnit loss_unit() const override;
-  double units_per_target(const std::string& part) const override;
+  std::optional<double> units_per_target(const std::string& part) const override;
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;

@@ -23,31 +23,9 @@ class Looking : public testing::Test {
  protected:
   void SetUp() override { write(text, some_text(20'000)); }
   Words training(const std::string& out, const Words& more) const {
-    Words all{"train",
-              "--model",
-              "transformer",
-              "--data",
-              "bytes=" + text,
-              "--length",
-              "32",
-              "--batch",
-              "2",
-              "--layers",
-              "1",
-              "--set",
-              "model.d_model=16",
-              "--set",
-              "model.n_head=2",
-              "--set",
-              "model.d_ff=16",
-              "--threads",
-              "1",
-              "--log-every",
-              "1",
-              "--out",
-              out};
+    Words all{"--threads", "1", "--log-every", "1"};
     all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return small_training(text, out, all);
   }
   static Outcome must(const Start& start) {
     Outcome o = run(start);
@@ -70,7 +48,7 @@ TEST_F(Looking, ARunEndsWithTwoLinesForPeople) {
   const std::string out = folder / "run";
   const Outcome o = must({.arguments = training(out, {"--steps", "5"}), .json = false});
   EXPECT_EQ(std::count(o.out.begin(), o.out.end(), '\n'), 2) << o.out;
-  EXPECT_TRUE(o.out.starts_with("transformer: 5 steps, 320 tokens in 0:0")) << o.out;
+  EXPECT_TRUE(o.out.starts_with("transformer: 5 steps, 160 tokens in 0:0")) << o.out;
   const Json summary = parse_json(read(out + "/summary.json"));
   const double bits = summary["valid_bpb"].number();
   EXPECT_NE(o.out.find(

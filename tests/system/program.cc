@@ -127,6 +127,14 @@ Outcome Program::wait() {
 
 std::string Program::output() const { return read(out_path_) + read(err_path_); }
 
+std::vector<std::string> small_training(const std::string& text, const std::string& out,
+                                        const std::vector<std::string>& more) {
+  return joined({"train", "--model", "transformer", "--data", "bytes=" + text, "--length", "16",
+                 "--batch", "2", "--layers", "1", "--set", "model.d_model=16", "--set",
+                 "model.n_head=2", "--set", "model.d_ff=16", "--out", out},
+                more);
+}
+
 Outcome run(const Start& start) { return Program(start).wait(); }
 
 Outcome run(std::vector<std::string> arguments) { return run(Start{std::move(arguments)}); }

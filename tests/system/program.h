@@ -63,6 +63,11 @@ class Program {
   Outcome outcome_;
 };
 
+/// Returns the arguments that train a decoder of a few thousand parameters on the bytes of a file,
+/// with steps of less than a millisecond.
+std::vector<std::string> small_training(const std::string& text, const std::string& out,
+                                        const std::vector<std::string>& more);
+
 /// Starts `longspan` and waits for its end.
 Outcome run(std::vector<std::string> arguments);
 Outcome run(const Start& start);

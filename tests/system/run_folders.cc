@@ -24,29 +24,9 @@ using Words = std::vector<std::string>;
 /// Returns the arguments that train a model of a few thousand parameters, with steps of less than a
 /// millisecond.
 Words tiny(const std::string& text, const std::string& out, const Words& more) {
-  Words w = {"train",
-             "--model",
-             "transformer",
-             "--data",
-             "bytes=" + text,
-             "--length",
-             "16",
-             "--batch",
-             "2",
-             "--layers",
-             "1",
-             "--set",
-             "model.d_model=16",
-             "--set",
-             "model.n_head=2",
-             "--set",
-             "model.d_ff=16",
-             "--set",
-             "schedule.warmup=0",
-             "--out",
-             out};
-  w.insert(w.end(), more.begin(), more.end());
-  return w;
+  Words all = {"--set", "schedule.warmup=0"};
+  all.insert(all.end(), more.begin(), more.end());
+  return small_training(text, out, all);
 }
 
 /// Returns options that make the parameters overflow in a few steps.

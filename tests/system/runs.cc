@@ -545,7 +545,8 @@ TEST_F(Runs, TellTheirBuild) {
   register_backends();
   EXPECT_EQ(line(plain, "processor"), cpu_instructions());
   EXPECT_EQ(line(run(Start{.arguments = {"--version"}, .with_device = true}), "CUDA"), "1 device");
-  const Outcome named = run(Start{.arguments = {"--version"}, .environment = {{"LONGSPAN_MPI", text}}});
+  const Outcome named =
+      run(Start{.arguments = {"--version"}, .environment = {{"LONGSPAN_MPI", text}}});
   EXPECT_EQ(line(named, "MPI"), text);
 }
 

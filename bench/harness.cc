@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/backends.h"
 #include "core/kernels/matmul.h"
 
 namespace longspan::bench {
@@ -46,6 +47,7 @@ std::vector<double> on_threads(int threads, F body) {
 double peak_of(int threads, bool dots, const char** instructions = nullptr) {
   double macs = 0;
   const char* name = "";
+  register_backends();
   kernels::measure_peak(Device{}, threads, dots, &macs, &name);
   if (instructions != nullptr) *instructions = name;
   return 2 * macs;

@@ -18,12 +18,20 @@ HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 
-void RunGemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+void RunGemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch, void* partial) {
   visit_floating(g.dtype, [&](auto tag) {
     using S = typename decltype(tag)::type;
     using T = Accumulator<S>;
-    run_task<T, S>(g, plan, task, static_cast<T*>(scratch));
+    Task<T, S>(g, plan, task, static_cast<T*>(scratch), partial).run();
   });
+}
+
+void AddPartialSums(const Gemm& g, const GemmPlan& plan, const void* partial, int64_t row) {
+  if (g.c_dtype == DType::f64) {
+    add_partial_row<double>(g, plan, static_cast<const double*>(partial), row);
+  } else {
+    add_partial_row<float>(g, plan, static_cast<const float*>(partial), row);
+  }
 }
 
 GemmPlan PlanGemm(const Gemm& g, int threads) {
@@ -39,6 +47,7 @@ namespace longspan::cpu {
 
 HWY_EXPORT(RunGemm);
 HWY_EXPORT(PlanGemm);
+HWY_EXPORT(AddPartialSums);
 
 bool pays_to_transpose(const Gemm& g) {
   // A smaller W usually comes from a cache. For more rows packing is cheap beside the products, and
@@ -54,10 +63,14 @@ GemmPlan plan_gemm(const Gemm& g, int threads) {
   return g.dot ? plan_gemm_dot(g, threads) : HWY_DYNAMIC_DISPATCH(PlanGemm)(g, threads);
 }
 
-void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch, void* partial) {
   if (g.openblas) return run_gemm_openblas(g, plan, task);
-  if (g.dot) return run_gemm_dot(g, plan, task, scratch);
-  HWY_DYNAMIC_DISPATCH(RunGemm)(g, plan, task, scratch);
+  if (g.dot) return run_gemm_dot(g, plan, task, scratch, partial);
+  HWY_DYNAMIC_DISPATCH(RunGemm)(g, plan, task, scratch, partial);
+}
+
+void add_partial_sums(const Gemm& g, const GemmPlan& plan, const void* partial, int64_t row) {
+  HWY_DYNAMIC_DISPATCH(AddPartialSums)(g, plan, partial, row);
 }
 
 }  // namespace longspan::cpu

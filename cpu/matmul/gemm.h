@@ -14,7 +14,13 @@ bool pays_to_transpose(const Gemm& g);
 /// Returns a plan for `threads` threads. m, n, k > 0.
 GemmPlan plan_gemm(const Gemm& g, int threads);
 
-/// Computes task i of plan.tasks(g): a block of rows and columns of c.
-void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t i, void* scratch);
+/// Computes task i of plan.tasks(). `partial` has room for plan.partial_sums(g) sums, in the dtype
+/// of c; null if there are none.
+void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t i, void* scratch,
+              void* partial = nullptr);
+
+/// Adds the sums that tasks stored in `partial` to row `row` of c, in the order of k; to be called
+/// when all tasks are done.
+void add_partial_sums(const Gemm& g, const GemmPlan& plan, const void* partial, int64_t row);
 
 }  // namespace longspan::cpu

@@ -126,11 +126,11 @@ struct Pack<Pair> {
 
 }  // namespace
 
-void RunGemmDot(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+void RunGemmDot(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch, void* partial) {
   if (g.dtype == DType::bf16) {
-    run_task<Pair, bf16>(g, plan, task, static_cast<Pair*>(scratch));
+    Task<Pair, bf16>(g, plan, task, static_cast<Pair*>(scratch), partial).run();
   } else {
-    run_task<Pair, float>(g, plan, task, static_cast<Pair*>(scratch));
+    Task<Pair, float>(g, plan, task, static_cast<Pair*>(scratch), partial).run();
   }
 }
 
@@ -138,7 +138,8 @@ GemmPlan PlanGemmDot(const Gemm& g, int threads) { return plan_for<Pair>(g, thre
 
 #else
 
-void RunGemmDot(const Gemm& /*g*/, const GemmPlan& /*plan*/, int64_t /*task*/, void* /*scratch*/) {
+void RunGemmDot(const Gemm& /*g*/, const GemmPlan& /*plan*/, int64_t /*task*/, void* /*scratch*/,
+                void* /*partial*/) {
   fail("matmul", "no dot products of bf16 in these vectors");
 }
 GemmPlan PlanGemmDot(const Gemm& /*g*/, int /*threads*/) {
@@ -161,8 +162,8 @@ GemmPlan plan_gemm_dot(const Gemm& g, int threads) {
   return HWY_DYNAMIC_DISPATCH(PlanGemmDot)(g, threads);
 }
 
-void run_gemm_dot(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(RunGemmDot)(g, plan, task, scratch);
+void run_gemm_dot(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch, void* partial) {
+  HWY_DYNAMIC_DISPATCH(RunGemmDot)(g, plan, task, scratch, partial);
 }
 
 }  // namespace longspan::cpu

@@ -64,9 +64,14 @@ GemmPlan plan_gemm_openblas(const Gemm& g) {
   // is large enough for several threads is split into tasks for them.
   constexpr int64_t largest = 512, smallest = 128, wanted = 8;
   GemmPlan plan;
-  plan.rows = plan.columns = largest;
-  while (plan.tasks(g) < wanted && plan.columns > smallest) {
-    (plan.rows < plan.columns ? plan.columns : plan.rows) /= 2;
+  plan.row_unit = plan.column_unit = largest;
+  const auto fit = [&] {
+    plan.down = (g.m + plan.row_unit - 1) / plan.row_unit;
+    plan.beside = (g.n + plan.column_unit - 1) / plan.column_unit;
+    return plan.tasks();
+  };
+  while (fit() < wanted && plan.column_unit > smallest) {
+    (plan.row_unit < plan.column_unit ? plan.column_unit : plan.row_unit) /= 2;
   }
   return plan;
 }
@@ -75,13 +80,11 @@ void run_gemm_openblas(const Gemm& g, const GemmPlan& plan, int64_t task) {
   // OpenBLAS's own threads would spin beside ours.
   static std::once_flag once;
   std::call_once(once, [] { openblas_set_num_threads(1); });
-  const int64_t beside = (g.n + plan.columns - 1) / plan.columns;
-  const int64_t i0 = task / beside * plan.rows, j0 = task % beside * plan.columns;
-  const int64_t m = std::min(plan.rows, g.m - i0), n = std::min(plan.columns, g.n - j0);
+  const Part rows = plan.rows(g, task), columns = plan.columns(g, task);
   if (g.dtype == DType::f64) {
-    multiply<double>(g, i0, j0, m, n, cblas_dgemm);
+    multiply<double>(g, rows.begin, columns.begin, rows.size, columns.size, cblas_dgemm);
   } else {
-    multiply<float>(g, i0, j0, m, n, cblas_sgemm);
+    multiply<float>(g, rows.begin, columns.begin, rows.size, columns.size, cblas_sgemm);
   }
 }
 

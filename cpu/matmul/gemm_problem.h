@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -23,6 +24,7 @@ struct Gemm {
   bool dot = false;         // bf16 or f32 operands: pairs rounded to bf16, if bf16_dot() allows
   bool openblas = false;    // use OpenBLAS, if fits_openblas() allows
   bool transposed = false;  // c is stored as its transpose
+  bool splits_k = false;    // tasks may be segments of k
 };
 
 /// A product of at most so many rows reads b in place where it can.
@@ -38,14 +40,51 @@ inline Gemm transposed(Gemm g) {
   return g;
 }
 
-/// How a product is split into tasks. Result bits do not depend on it, except with OpenBLAS.
+/// Elements [begin, begin + size) of a row of them.
+struct Part {
+  int64_t begin, size;
+};
+/// Returns part i of n elements that are divided into `parts`, whose sizes are multiples of `unit`
+/// (but the last one's) and as equal as these allow.
+inline Part part_of(int64_t n, int64_t unit, int64_t parts, int64_t i) {
+  const int64_t units = (n + unit - 1) / unit;
+  const int64_t begin = units * i / parts * unit;
+  return {begin, std::min(n, units * (i + 1) / parts * unit) - begin};
+}
+/// Returns the size of the largest part.
+inline int64_t largest_part(int64_t n, int64_t unit, int64_t parts) {
+  return std::min(n, ((n + unit - 1) / unit + parts - 1) / parts * unit);
+}
+
+/// How a product is divided into tasks: parts of its rows and columns, and segments of k. The
+/// first segment of k is summed in c; the sums of every later block of k are stored apart, and
+/// added in order by add_partial_sums(). So result bits do not depend on the plan, except with
+/// OpenBLAS.
 struct GemmPlan {
-  int64_t rows = 0, columns = 0;  // of a task
-  int64_t scratch = 0;            // bytes for each working thread
-  int64_t tasks(const Gemm& g) const {
-    return rows >= g.m && columns >= g.n
-               ? 1
-               : (g.m + rows - 1) / rows * ((g.n + columns - 1) / columns);
+  int64_t row_unit = 1, column_unit = 1;  // parts have multiples of them
+  int64_t down = 1, beside = 1;           // parts of rows and of columns
+  int64_t segments = 1;                   // of k
+  int64_t block = 1;                      // elements of a block of k
+  int64_t scratch = 0;                    // bytes for each working thread
+
+  int64_t tasks() const { return segments * down * beside; }
+  Part rows(const Gemm& g, int64_t task) const {
+    return part_of(g.m, row_unit, down, task / beside % down);
+  }
+  Part columns(const Gemm& g, int64_t task) const {
+    return part_of(g.n, column_unit, beside, task % beside);
+  }
+  Part blocks(const Gemm& g, int64_t task) const {
+    return part_of(blocks_of(g), 1, segments, task / (beside * down));
+  }
+  int64_t most_rows(const Gemm& g) const { return largest_part(g.m, row_unit, down); }
+  int64_t most_columns(const Gemm& g) const { return largest_part(g.n, column_unit, beside); }
+  int64_t blocks_of(const Gemm& g) const { return (g.k + block - 1) / block; }
+  /// The first block of k whose sums are stored apart.
+  int64_t first_partial(const Gemm& g) const { return part_of(blocks_of(g), 1, segments, 0).size; }
+  /// The number of sums that are stored apart.
+  int64_t partial_sums(const Gemm& g) const {
+    return segments > 1 ? (blocks_of(g) - first_partial(g)) * g.m * g.n : 0;
   }
 };
 

@@ -123,11 +123,14 @@ HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const Sum<T>* sums, 
   X(3, 1, 0)             \
   X(4, 1, 1) X(5, 1, 2) X(6, 2, 0) X(7, 2, 1) X(8, 2, 2) X(9, 3, 0) X(10, 3, 1) X(11, 3, 2)
 
-/// Two lines that are needed for every 2 `pace` steps; a tile prefetches them as it runs.
+/// Lines that a tile prefetches as it runs: two for every 2 `pace` steps, and beside each of them
+/// one that is needed later.
 struct PrefetchLines {
   const char* line;     // null if there are none
   int64_t other, step;  // bytes to the second line, and to the next two
   int64_t pace;
+  const char* later = nullptr;  // null if there are none
+  int64_t later_step = 0;       // bytes to the next one
 };
 // Minimum length of a sum for which c is prefetched: a shorter sum does not hide the latency.
 constexpr int64_t fetch_from = 96;
@@ -163,7 +166,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
     x##i = Multiply<T>::add(s, b0, x##i);                                 \
     if constexpr (W == 2) y##i = Multiply<T>::add(s, b1, y##i);           \
   }
-  const char *line = ahead.line, *other = ahead.line + ahead.other;
+  const char *line = ahead.line, *other = ahead.line + ahead.other, *later = ahead.later;
   for (int64_t stop = line == nullptr ? 0 : k;;) {
     for (; k > stop; --k) {
       const auto b0 = hn::LoadU(d, as_lanes(b));
@@ -178,6 +181,10 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
     }
     if (k <= 0) break;
     __builtin_prefetch(line);
+    if (later != nullptr) {
+      __builtin_prefetch(later, 0, 2);  // into L2
+      later += ahead.later_step;
+    }
     const char* after = line + ahead.step;
     line = other;
     other = after;

@@ -106,13 +106,15 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   if (pays_to_transpose(g)) g = transposed(g);
   const bool parallel = batch * M * N * K >= least_parallel;
   const int threads = parallel ? num_threads() : 1;
+  g.splits_k = batch == 1;
   const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
-  const int64_t tasks = plan.tasks(g), bytes = memory::block_bytes(plan.scratch);
+  const int64_t tasks = plan.tasks(), bytes = memory::block_bytes(plan.scratch);
   // For a small product, allocating from the arena would take a tenth of the time.
   constexpr int64_t near = 32 << 10;
   const bool fits = threads == 1 && bytes <= near;
   alignas(64) char nearby[near];
   Scratch scratch(fits ? 0 : bytes * threads, c.device);
+  Scratch partial(plan.partial_sums(g) * size_of(c.dtype), c.device);
   if (!runs) return;
   char* space = fits ? nearby : scratch.as<char>();
   const auto task = [&](int64_t index) {
@@ -124,7 +126,8 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
       if (g.transposed) std::swap(one.a, one.b);
       one.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
     }
-    run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes);
+    run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes,
+             partial.data());
   };
   const int64_t all = batch * tasks;
   if (parallel && g.openblas && threads > openblas_callers) {
@@ -135,6 +138,11 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
     parallel_for(all, task);
   } else {
     for (int64_t i = 0; i < all; ++i) task(i);
+  }
+  if (plan.segments > 1) {
+    parallel_ranges(g.m, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) add_partial_sums(g, plan, partial.data(), i);
+    });
   }
 }
 

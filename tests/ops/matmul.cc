@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "autograd/engine.h"
 #include "autograd/record.h"
@@ -277,7 +278,8 @@ TEST(Matmul, FewRowsOfManyColumns) {
 // Computes the product of a, whose rows are `a_row` apart, and b, stored as [n, k], into c with
 // rows of n + 3.
 std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, int64_t a_row,
-                               bool bias, bool accumulate, bool transposed, int threads) {
+                               bool bias, bool accumulate, bool transposed, int threads,
+                               int64_t* segments = nullptr) {
   const Making making{dtype, dtype, Layout::contiguous, {}};
   const Tensor a = make(randn({m, k}), Generator{5}, making);
   const Tensor b = make(randn({n, k}), Generator{6}, making);
@@ -299,10 +301,79 @@ std::vector<double> product_of(DType dtype, int64_t m, int64_t n, int64_t k, int
               .c_dtype = dtype,
               .accumulate = accumulate};
   if (transposed) g = cpu::transposed(g);
+  g.splits_k = segments != nullptr;
   const cpu::GemmPlan plan = cpu::plan_gemm(g, threads);
   Tensor scratch = Tensor::empty({plan.scratch / 8 + 1}, DType::f64);
-  for (int64_t i = 0; i < plan.tasks(g); ++i) cpu::run_gemm(g, plan, i, scratch.mut().data);
+  Tensor partial = Tensor::empty({plan.partial_sums(g)}, dtype);
+  for (int64_t i = 0; i < plan.tasks(); ++i) {
+    cpu::run_gemm(g, plan, i, scratch.mut().data, partial.mut().data);
+  }
+  if (segments != nullptr) *segments = plan.segments;
+  for (int64_t i = 0; plan.segments > 1 && i < m; ++i) {
+    cpu::add_partial_sums(g, plan, partial.view().data, i);
+  }
   return cast(c, DType::f64).to_vector<double>();
+}
+
+// Segments of k give the bits of one sum over all of it, with a bias and what was in c.
+TEST(Matmul, SegmentsOfKHaveTheBitsOfOneSum) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const auto& [m, n, k] : {std::tuple{48, 64, 4096}, {61, 67, 2500}, {256, 256, 2048}}) {
+      for (const bool accumulate : {false, true}) {
+        for (const int64_t a_row : {int64_t{1}, int64_t{k}}) {
+          const std::vector<double> whole =
+              product_of(dtype, m, n, k, a_row, true, accumulate, false, 1);
+          int64_t most = 1;
+          for (const int threads : {2, 3, 5, 8}) {
+            SCOPED_TRACE(fmt::format("{} {}x{}x{} {} threads", name_of(dtype), m, n, k, threads));
+            int64_t segments = 0;
+            EXPECT_EQ(
+                product_of(dtype, m, n, k, a_row, true, accumulate, false, threads, &segments),
+                whole);
+            most = std::max(most, segments);
+          }
+          EXPECT_GT(most, 1) << "no plan had segments of k";
+        }
+      }
+    }
+  }
+}
+
+// The strips of an a with unit stride along its columns are packed once for all columns: the same
+// bits as from a copy with rows, for sizes around those of vectors, strips and blocks.
+TEST(Matmul, KeptStripsHaveTheBitsOfRows) {
+  for (const int64_t m : {5, 12, 13, 24, 48, 95, 97, 131}) {
+    for (const int64_t n : {33, 256, 257, 300, 700}) {
+      for (const int64_t k : {1, 3, 4, 511, 513}) {
+        const Tensor a = make(randn({k, m}), Generator{5}, f32_making);
+        const Tensor b = make(randn({k, n}), Generator{6}, f32_making);
+        const Tensor rows = contiguous(transpose(a, 0, 1));
+        SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
+        expect_same_bits(numbers(matmul(transpose(a, 0, 1), b)), numbers(matmul(rows, b)));
+      }
+    }
+  }
+}
+
+// The parts of a plan cover everything once, and their sizes differ by a unit at most.
+TEST(Matmul, PartsAreEven) {
+  for (const int64_t n : {1, 11, 12, 256, 2048, 2050}) {
+    for (const int64_t unit : {1, 12, 32}) {
+      for (const int64_t parts : {1, 2, 3, 7}) {
+        const int64_t units = (n + unit - 1) / unit;
+        if (parts > units) continue;
+        int64_t end = 0;
+        for (int64_t i = 0; i < parts; ++i) {
+          const cpu::Part part = cpu::part_of(n, unit, parts, i);
+          EXPECT_EQ(part.begin, end);
+          EXPECT_GE((part.size + unit - 1) / unit, units / parts);
+          EXPECT_LE(part.size, cpu::largest_part(n, unit, parts));
+          end += part.size;
+        }
+        EXPECT_EQ(end, n);
+      }
+    }
+  }
 }
 
 // The transpose of a product has the same bits, beside any edges of tiles, blocks and tasks.

@@ -22,7 +22,8 @@ torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 def parse_onednn(text):
     """From what ONEDNN_VERBOSE=1 prints: {"isa": ..., "kernels": [...]}; None for what it does not say."""
     isa = re.search(r"^(?:onednn|dnnl)_verbose,(?:v\d+,)?info,cpu,isa:([^\n]+)", text, re.M)
-    kernels = re.findall(r"^(?:onednn|dnnl)_verbose,(?:[^,\n]*,)*?exec,cpu,(?:matmul|inner_product),([^,\n]+)", text, re.M)
+    kernels = re.findall(r"^(?:onednn|dnnl)_verbose,(?:[^,\n]*,)*?exec,cpu,(?:matmul|inner_product),([^,\n]+)", text,
+                         re.M)
     return {"isa": isa.group(1).strip() if isa else None, "kernels": sorted(set(kernels)) or None}
 
 

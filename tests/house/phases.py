@@ -50,7 +50,8 @@ class Choice(unittest.TestCase):
         self.assertEqual(phases.to_repeat(turns, 100.0, 2, repeated, 0), [])
 
     def test_one_slow_contestant_makes_the_outcome_slow(self):
-        outcome = phases.outcome_of({"a": [Turn(1, 100.0)], "b": [Turn(2, 89.0)]}, 100.0, [100.0, 89.0], {"a": 0, "b": 2})
+        turns = {"a": [Turn(1, 100.0)], "b": [Turn(2, 89.0)]}
+        outcome = phases.outcome_of(turns, 100.0, [100.0, 89.0], {"a": 0, "b": 2})
         self.assertEqual((outcome.phase, outcome.repeated, outcome.turn_probe), ("slow", 2, 89.0))
 
     def test_what_counts_for_means(self):

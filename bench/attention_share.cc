@@ -1,10 +1,11 @@
 // Measures which share of dense attention's rate sparse attention reaches. Every pattern and dense
 // attention take turns in one process; the best turn of each counts, in CPU time of one thread.
 // Prints one JSON line per pattern: seconds, and useful FLOPs (4 d per attended pair forward, 10 d
-// backward) per second as a share of the dense rate of the same run and of the FMA peak. Other
-// processes slow all cases equally.
+// backward) per second as a share of the dense rate of the same run, of the FMA peak and of the
+// loading peak. Other processes slow all cases equally. The loading probe runs before and after
+// every turn: turns in a slow phase of the machine are repeated and do not count (bench/phases.h).
 //
-//   bench_attention_share [--rounds N] [--length L] [--heads H] [--match TEXT]
+//   bench_attention_share [--rounds N] [--repeat-slow N] [--length L] [--heads H] [--match TEXT]
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "bench/harness.h"
+#include "bench/phases.h"
 #include "core/parallel.h"
 #include "ops/attention/block_attention.h"
 #include "ops/patterns/blocks.h"
@@ -167,13 +169,28 @@ void prepare(Case& c, int64_t length, int64_t heads) {
   c.dout = values(c.out.shape(), 90);
 }
 
-void take_turn(Case& c) {
-  best(c.forward, [&] {
+/// Returns the seconds of a forward and of a backward pass.
+std::vector<double> take_turn(const Case& c) {
+  double forward = 0, backward = 0;
+  best(forward, [&] {
     const NoGrad none;
     attend(c);
   });
   const std::vector<Tensor> out = {c.out}, dout = {c.dout};
-  best(c.backward, [&] { gradients(out, dout, c.leaves, true); });
+  best(backward, [&] { gradients(out, dout, c.leaves, true); });
+  return {forward, backward};
+}
+
+/// Takes turns of all cases and keeps the best seconds of each.
+Phases measure(std::vector<Case>& cases, int64_t rounds, int64_t repeat_slow) {
+  std::vector<Contestant> contestants;
+  for (const Case& c : cases) contestants.push_back({.turn = [&c] { return take_turn(c); }});
+  const Phases phases = take_turns(contestants, rounds, repeat_slow);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    cases[i].forward = contestants[i].best[0];
+    cases[i].backward = contestants[i].best[1];
+  }
+  return phases;
 }
 
 struct Rates {
@@ -197,11 +214,12 @@ nlohmann::ordered_json shares(const Rates& r, const Rates& of) {
 int main(int argc, char** argv) {
   using namespace longspan;
   using namespace longspan::bench;
-  int64_t rounds = 7, length = 8192, heads = 4;
+  int64_t rounds = 7, repeat_slow = 7, length = 8192, heads = 4;
   std::string match;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view option = argv[i];
     if (option == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
+    if (option == "--repeat-slow") repeat_slow = std::max(0, std::atoi(argv[i + 1]));
     if (option == "--length") length = std::max(1024, std::atoi(argv[i + 1]));
     if (option == "--heads") heads = std::max(1, std::atoi(argv[i + 1]));
     if (option == "--match") match = argv[i + 1];
@@ -214,14 +232,12 @@ int main(int argc, char** argv) {
   cases.erase(std::remove_if(cases.begin(), cases.end(), skip), cases.end());
   const double before = fma_peak(1);
   for (Case& c : cases) prepare(c, length, heads);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (Case& c : cases) take_turn(c);
-  }
-  const double peak = std::max(before, fma_peak(1));
+  const Phases phases = measure(cases, rounds, repeat_slow);
+  const double peak = std::max(before, fma_peak(1)), loading = phases.loading_peak;
   const Rates dense = rates_of(cases.front(), heads);
   for (const Case& c : cases) {
     const Rates r = rates_of(c, heads);
-    const nlohmann::ordered_json line = {
+    nlohmann::ordered_json line = {
         {"name", c.name},
         {"length", length},
         {"heads", heads},
@@ -229,7 +245,9 @@ int main(int argc, char** argv) {
         {"forward_seconds", c.forward},
         {"backward_seconds", c.backward},
         {"share_of_dense", shares(r, dense)},
-        {"share_of_fma_peak", shares(r, {peak, peak, peak})}};
+        {"share_of_fma_peak", shares(r, {peak, peak, peak})},
+        {"share_of_loading", shares(r, {loading, loading, loading})}};
+    line.update(fields_of(phases));
     std::printf("%s\n", line.dump().c_str());
   }
   return 0;

@@ -7,9 +7,11 @@
 //   turns
 //
 // Options: --family NAME ... (as in bench/family.h; the default of growth and pairs is all sparse
-// families), --lengths L ..., --rounds N, --heads 8, --width 64. Runs on one thread; seconds are
-// its CPU time, the best of all rounds. If rounds take long, growth runs fewer of them, at least
-// three, to keep a family within the budget.
+// families), --lengths L ..., --rounds N, --repeat-slow N, --heads 8, --width 64. Runs on one
+// thread; seconds are its CPU time, the best of all rounds. The loading probe runs before and after
+// every turn: turns in a slow phase of the machine are repeated and do not count (bench/phases.h).
+// If rounds take long, growth runs fewer of them, at least three, to keep a family within the
+// budget.
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -25,6 +27,7 @@
 
 #include "bench/family.h"
 #include "bench/harness.h"
+#include "bench/phases.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/parallel.h"
@@ -38,7 +41,7 @@ struct Options {
   std::string part;
   std::vector<std::string> family;
   std::vector<int64_t> lengths;
-  int64_t rounds = 7, heads = 8, width = 64;
+  int64_t rounds = 7, repeat_slow = 7, heads = 8, width = 64;
 };
 
 constexpr double least_sample = 0.05;  // seconds of a sample
@@ -71,21 +74,26 @@ class Subject {
     calls_ = std::max<int64_t>(1, std::lround(least_sample / once_));
   }
 
-  void sample() {
+  /// Returns the seconds of a sample.
+  double sample() const {
     const double start = process_seconds();
     for (int64_t i = 0; i < calls_; ++i) run_.both();
-    samples_.push_back((process_seconds() - start) / static_cast<double>(calls_));
+    return (process_seconds() - start) / static_cast<double>(calls_);
   }
 
-  void forget() { samples_.clear(); }
+  /// Keeps what its turns say.
+  void keep(const Contestant& turns) {
+    best_ = turns.best[0];
+    slowest_ = turns.slowest;
+  }
 
   const std::string& name() const { return name_; }
   int64_t length() const { return length_; }
   const FamilyLayer& layer() const { return layer_; }
   int64_t workspace() const { return workspace_; }
   double sample_seconds() const { return once_ * static_cast<double>(calls_); }
-  double best() const { return *std::min_element(samples_.begin(), samples_.end()); }
-  double spread() const { return *std::max_element(samples_.begin(), samples_.end()) / best() - 1; }
+  double best() const { return best_; }
+  double spread() const { return slowest_ / best_ - 1; }
   double pair_seconds() const { return best() / static_cast<double>(layer_.pairs); }
 
  private:
@@ -95,26 +103,30 @@ class Subject {
   AttentionRun run_;
   double once_ = 0;
   int64_t workspace_ = 0, calls_ = 1;
-  std::vector<double> samples_;
+  double best_ = 0, slowest_ = 0;
 };
 
 /// Samples all subjects by turns, `rounds` times, between two samples of the FMA peak. If these
 /// differ, starts over.
-Json take_turns(std::vector<std::unique_ptr<Subject>>& subjects, int64_t rounds) {
+Json take_turns(std::vector<std::unique_ptr<Subject>>& subjects, int64_t rounds,
+                int64_t repeat_slow) {
   Json result;
+  std::vector<Contestant> contestants;
+  for (const auto& subject : subjects) {
+    contestants.push_back({.turn = [&subject] { return std::vector{subject->sample()}; }});
+  }
   for (int64_t attempt = 1; attempt <= attempts; ++attempt) {
-    for (const auto& subject : subjects) subject->forget();
     const double before = fma_peak(1);
-    for (int64_t round = 0; round < rounds; ++round) {
-      for (const auto& subject : subjects) subject->sample();
-    }
+    const Phases phases = take_turns(contestants, rounds, repeat_slow);
     const double after = fma_peak(1);
     const bool same = std::abs(before - after) <= steady * std::max(before, after);
     result = {{"rounds", rounds},      {"instructions", instructions()},
               {"peak_before", before}, {"peak_after", after},
               {"steady", same},        {"attempt", attempt}};
+    result.update(fields_of(phases));
     if (same) break;
   }
+  for (size_t i = 0; i < subjects.size(); ++i) subjects[i]->keep(contestants[i]);
   return result;
 }
 
@@ -195,7 +207,8 @@ void grow(const std::string& name, const Options& o) {
   }
   const int64_t fitting = static_cast<int64_t>(budget / round);
   const Json turns =
-      take_turns(subjects, std::min(o.rounds, std::max(fitting, std::min(least_rounds, o.rounds))));
+      take_turns(subjects, std::min(o.rounds, std::max(fitting, std::min(least_rounds, o.rounds))),
+                 o.repeat_slow);
 
   std::vector<int64_t> lengths;
   std::vector<std::string> options;
@@ -245,11 +258,11 @@ void compare_cost(const Options& o) {
     for (const std::string& name : names) {
       subjects.push_back(std::make_unique<Subject>(name, length, o));
     }
-    const Json turns = take_turns(subjects, o.rounds);
+    const Json turns = take_turns(subjects, o.rounds, o.repeat_slow);
     const double peak =
         std::max(turns["peak_before"].get<double>(), turns["peak_after"].get<double>());
     for (const auto& s : subjects) {
-      const double share = static_cast<double>(14 * o.width) / s->pair_seconds() / peak;
+      const double rate = static_cast<double>(14 * o.width) / s->pair_seconds();
       Json line = {{"part", "cost"},
                    {"pattern", s->name()},
                    {"options", s->layer().options},
@@ -260,7 +273,8 @@ void compare_cost(const Options& o) {
                    {"seconds", s->best()},
                    {"spread", s->spread()},
                    {"nanoseconds_a_pair", 1e9 * s->pair_seconds()},
-                   {"share_of_fma_peak", share},
+                   {"share_of_fma_peak", rate / peak},
+                   {"share_of_loading", rate / turns["loading_peak"].get<double>()},
                    {"cost_beside_dense", s->pair_seconds() / subjects[0]->pair_seconds()},
                    {"rate_beside_dense", subjects[0]->pair_seconds() / s->pair_seconds()},
                    {"rate_beside_causal", subjects[1]->pair_seconds() / s->pair_seconds()}};
@@ -286,13 +300,16 @@ Options parse(int argc, char** argv) {
       o.lengths.push_back(number());
     } else if (key == "rounds") {
       o.rounds = number();
+    } else if (key == "repeat-slow") {
+      o.repeat_slow = std::max<int64_t>(0, std::atoll(word.c_str()));
     } else if (key == "heads") {
       o.heads = number();
     } else if (key == "width") {
       o.width = number();
     } else {
       fail("bench_families",
-           "there is no option --{}; expected family, lengths, rounds, heads or width", key);
+           "there is no option --{}; expected family, lengths, rounds, repeat-slow, heads or width",
+           key);
     }
   }
   return o;

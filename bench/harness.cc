@@ -9,7 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/backends.h"
+#include "core/build.h"
+#include "core/kernel.h"
 #include "core/kernels/matmul.h"
 
 namespace longspan::bench {
@@ -44,11 +45,11 @@ std::vector<double> on_threads(int threads, F body) {
   return seconds;
 }
 
-double peak_of(int threads, bool dots, const char** instructions = nullptr) {
+double peak_of(int threads, PeakLoop loop, double seconds, const char** instructions = nullptr) {
+  register_backends();
   double macs = 0;
   const char* name = "";
-  register_backends();
-  kernels::measure_peak(Device{}, threads, dots, &macs, &name);
+  kernels::measure_peak(Device{}, threads, loop, seconds, &macs, &name);
   if (instructions != nullptr) *instructions = name;
   return 2 * macs;
 }
@@ -56,12 +57,18 @@ double peak_of(int threads, bool dots, const char** instructions = nullptr) {
 }  // namespace
 
 std::string instructions() {
+  register_backends();
+  return std::string(cpu_instructions());
+}
+std::string peak_instructions() {
   const char* name = "";
-  peak_of(1, false, &name);
+  peak_of(1, PeakLoop::registers, 0.0, &name);
   return name;
 }
-double fma_peak(int threads) { return peak_of(threads, false); }
-double dot_peak(int threads) { return peak_of(threads, true); }
+double fma_peak(int threads) { return peak_of(threads, PeakLoop::registers, 0.02); }
+double dot_peak(int threads) { return peak_of(threads, PeakLoop::dots, 0.02); }
+double loading_peak(int threads) { return peak_of(threads, PeakLoop::loads, 0.02); }
+double loading_probe(int threads) { return peak_of(threads, PeakLoop::loads, 0.002); }
 
 double triad_bandwidth(int threads) {
   constexpr int64_t n = 16'000'000;  // three arrays of 64 MB

@@ -11,13 +11,21 @@
 namespace longspan::bench {
 
 /// Measures the peak f32 FLOPs per second of this machine (two per multiply-add): every thread runs
-/// register-only FMA chains. It counts CPU time, so other processes do not distort it. Takes about
-/// 20 ms per call and thread.
+/// register-only FMA chains. The best of many runs of half a millisecond counts, so that other
+/// processes do not distort it. Takes about 20 ms of CPU time in each thread.
 double fma_peak(int threads);
 
 /// Measures the same for bf16 dot-product instructions if the processor has them and LONGSPAN_SIMD
 /// allows them; otherwise returns fma_peak().
 double dot_peak(int threads);
+
+/// Measures the peak f32 FLOPs per second of loops whose factors are loaded as those of a tile of a
+/// matrix product are: from L1 and L2. On some machines they run at two speeds that alternate
+/// within seconds, while fma_peak() stays the same. Takes about 20 ms of CPU time in each thread.
+double loading_peak(int threads);
+
+/// Measures the same within about 2 ms: which of the speeds it is now.
+double loading_probe(int threads);
 
 /// Measures the bytes per second of a triad a = b + s c over arrays far larger than the caches, 3 x
 /// 4 bytes per element, by the CPU time of the busiest thread.
@@ -46,7 +54,12 @@ Tensor values(const Shape& shape, uint32_t seed, float scale = 1.0f);
 /// Returns the mean of |x|; f32 and f64.
 double magnitude(const Tensor& x);
 
-/// Returns "avx512", "avx2" or "portable", the instruction set that fma_peak() uses.
+/// Returns the instruction set that this engine's kernels use, which says how wide its vectors are:
+/// "avx512-bf16" and "avx512" (512 bits), "avx2" (256), "portable" (128), or another target's name.
 std::string instructions();
+
+/// Returns "avx512", "avx2" or "portable", the instruction set that fma_peak() and loading_peak()
+/// use.
+std::string peak_instructions();
 
 }  // namespace longspan::bench

@@ -1,7 +1,7 @@
 // Runs every kernel family on Google Benchmark. Prints one JSON line per workload: its name,
 // seconds per call (best and median of the repetitions, and their spread), and its share of this
-// machine's FMA peak or triad bandwidth, both measured at the start. Times are CPU time with one
-// thread, and wall-clock time with several.
+// machine's FMA peak and loading peak or of its triad bandwidth, all measured at the start. Times
+// are CPU time with one thread, and wall-clock time with several.
 //
 //   bench_kernels [--threads N] [Google Benchmark's options, e.g. --benchmark_filter=softmax]
 
@@ -25,13 +25,18 @@ namespace {
 class JsonLines : public benchmark::BenchmarkReporter {
  public:
   explicit JsonLines(int threads)
-      : threads_(threads), fma_(fma_peak(threads)), triad_(triad_bandwidth(threads)) {}
+      : threads_(threads),
+        fma_(fma_peak(threads)),
+        loading_(loading_peak(threads)),
+        triad_(triad_bandwidth(threads)) {}
 
   bool ReportContext(const Context&) override {
     print({{"machine",
             {{"instructions", instructions()},
              {"threads", threads_},
+             {"peak_instructions", peak_instructions()},
              {"fma_peak", fma_},
+             {"loading_peak", loading_},
              {"triad_bandwidth", triad_}}}});
     return true;
   }
@@ -67,6 +72,7 @@ class JsonLines : public benchmark::BenchmarkReporter {
     if (const double flops = counter("flops"); flops > 0) {
       line["flops_per_second"] = flops / best;
       line["share_of_fma_peak"] = flops / best / fma_;
+      line["share_of_loading"] = flops / best / loading_;
     }
     if (const double executed = counter("executed"); executed > 0) {
       line["executed_share_of_fma_peak"] = executed / best / fma_;
@@ -85,7 +91,7 @@ class JsonLines : public benchmark::BenchmarkReporter {
   }
 
   int threads_;
-  double fma_, triad_;
+  double fma_, loading_, triad_;
 };
 
 }  // namespace

@@ -3,7 +3,8 @@
 //
 //   bench_lsh share [--turns N] [--length L] [--heads H] [--match TEXT]
 //     useful FLOPs (4 d per attended pair forward, 10 d backward) per second, as a share of the
-//     rate of our dense attention in the same run (at 4,096 tokens) and of the FMA peak
+//     rate of our dense attention in the same run (at 4,096 tokens), of the FMA peak and of the
+//     loading peak; turns in a slow phase of the machine do not count (bench/phases.h)
 //   bench_lsh flat [--turns N] [--tokens T] [--longest L] [--full 0]
 //     seconds of a layer, forward and backward, for lengths from 1,024 at a constant number of
 //     tokens, compared with full attention: qk and v from D = 256, 4 heads of 64, and the output
@@ -25,6 +26,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "bench/harness.h"
+#include "bench/phases.h"
 #include "core/parallel.h"
 #include "ops/attention/block_attention.h"
 #include "ops/attention/lsh.h"
@@ -75,18 +77,36 @@ void prepare(Case& c) {
   c.dout = values(c.out.shape(), 90);
 }
 
-void take_turn(Case& c) {
+/// Returns the seconds of hash, sort, forward and backward.
+std::vector<double> take_turn(const Case& c) {
+  double hash = 0, sort = 0, forward = 0, backward = 0;
   {
     const NoGrad none;
     if (!c.dense()) {
       Tensor ids;
-      best(c.hash, [&] { ids = c.ids(); });
-      best(c.sort, [&] { lsh_sort(ids, c.options.buckets + 1); });
+      best(hash, [&] { ids = c.ids(); });
+      best(sort, [&] { lsh_sort(ids, c.options.buckets + 1); });
     }
-    best(c.forward, [&] { c.attend(); });
+    best(forward, [&] { c.attend(); });
   }
   const std::vector<Tensor> out = {c.out}, dout = {c.dout};
-  best(c.backward, [&] { gradients(out, dout, c.leaves, true); });
+  best(backward, [&] { gradients(out, dout, c.leaves, true); });
+  return {hash, sort, forward, backward};
+}
+
+/// Takes turns of all cases and keeps the best seconds of each.
+Phases measure(std::vector<Case>& cases, int64_t turns) {
+  std::vector<Contestant> contestants;
+  for (const Case& c : cases) contestants.push_back({.turn = [&c] { return take_turn(c); }});
+  const Phases phases = take_turns(contestants, turns);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::vector<double>& least = contestants[i].best;
+    cases[i].hash = least[0];
+    cases[i].sort = least[1];
+    cases[i].forward = least[2];
+    cases[i].backward = least[3];
+  }
+  return phases;
 }
 
 std::vector<Case> all_cases(int64_t length, int64_t heads) {
@@ -136,15 +156,13 @@ void share(int64_t turns, int64_t length, int64_t heads, const std::string& matc
               cases.end());
   const double before = fma_peak(1);
   for (Case& c : cases) prepare(c);
-  for (int64_t turn = 0; turn < turns; ++turn) {
-    for (Case& c : cases) take_turn(c);
-  }
-  const double after = fma_peak(1), peak = std::max(before, after);
+  const Phases phases = measure(cases, turns);
+  const double after = fma_peak(1), peak = std::max(before, after), loading = phases.loading_peak;
   const Rates dense = rates_of(cases.front());
   for (const Case& c : cases) {
     const Rates r = rates_of(c);
     const auto rows = static_cast<double>(c.heads * c.length);
-    const nlohmann::ordered_json line = {
+    nlohmann::ordered_json line = {
         {"name", c.name},
         {"length", c.length},
         {"heads", c.heads},
@@ -156,7 +174,9 @@ void share(int64_t turns, int64_t length, int64_t heads, const std::string& matc
         {"microseconds_per_token_and_head", 1e6 * (c.forward + c.backward) / rows},
         {"share_of_dense", shares(r, dense)},
         {"share_of_fma_peak", shares(r, {peak, peak, peak})},
+        {"share_of_loading", shares(r, {loading, loading, loading})},
         {"peak_after", after / before}};
+    line.update(fields_of(phases));
     std::printf("%s\n", line.dump().c_str());
   }
 }

@@ -1,22 +1,33 @@
 // Compares our matrix products with OpenBLAS's. All take turns in one process, on one thread; the
 // best turn of each counts, in CPU time of that thread. The FMA peak is sampled before and after;
-// if its samples differ by more than 5 %, the product is measured again, at most three times.
+// if its samples differ by more than 5 %, the product is measured again, at most three times. The
+// loading probe runs before and after every turn: turns in a slow phase of the machine are repeated
+// and do not count (bench/phases.h).
 // Prints one JSON line for each product:
 //
 //   own, openblas, whole   seconds of the best turn: our kernels; OpenBLAS in our tasks, as with
 //                          set_matmul_library(); OpenBLAS in one call
-//   *_median               over the turns
+//   *_median               over the turns that count
 //   gain                   own / openblas: above 1 OpenBLAS is faster
 //   share_own, ...         of the FMA peak; that of f64 is half of f32's
+//   share_of_loading       the same of the loading peak, for each
 //   steady                 whether the samples of the FMA peak agree
+//   phase                  "slow" if one of the three had no turn in a fast phase
+//   loading_peak           the best probe; probe_lowest and probe_highest: those of this product
+//   repeated_turns         beyond the rounds
+//   instructions           of our kernels
+//   openblas_core          OpenBLAS's kernels; openblas_coretype: OPENBLAS_CORETYPE, "" if unset
 //
-//   bench_products [--rounds N] [--seconds S] [--match TEXT]
+//   bench_products [--rounds N] [--seconds S] [--repeat-slow N] [--match TEXT]
 //
 // S is the minimum time of a turn. LONGSPAN_SIMD limits our kernels and the peak, OPENBLAS_CORETYPE
-// limits OpenBLAS.
+// limits OpenBLAS. Where our kernels use AVX-512 and OPENBLAS_CORETYPE is not set, the program sets
+// it to SKYLAKEX for itself if those kernels of OpenBLAS are faster here than its own choice.
 
 #include <cblas.h>
 #include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -29,6 +40,7 @@
 
 #include "autograd/mode.h"
 #include "bench/harness.h"
+#include "bench/phases.h"
 #include "core/kernels/matmul.h"
 #include "core/matmul_library.h"
 #include "core/parallel.h"
@@ -95,18 +107,10 @@ std::vector<Product> products() {
   return all;
 }
 
-/// One implementation of a product, and the seconds of its turns.
+/// One implementation of a product.
 struct Way {
   std::string name;
   std::function<void()> run;
-  std::vector<double> turns = {};
-
-  double best() const { return *std::min_element(turns.begin(), turns.end()); }
-  double median() const {
-    std::vector<double> sorted = turns;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
 };
 
 template <class T, class F>
@@ -158,34 +162,96 @@ double seconds_of(const std::function<void()>& run, int64_t calls) {
   return (thread_seconds() - start) / static_cast<double>(calls);
 }
 
-nlohmann::ordered_json measured(const Product& p, int64_t rounds, double least) {
+struct Options {
+  int64_t rounds = 9, repeat_slow = 7;
+  double least = 0.02;  // seconds of a turn
+  std::string match;
+};
+
+nlohmann::ordered_json measured(const Product& p, const Options& o) {
   std::vector<Way> ways = ways_of(p);
   int64_t calls = 1;
   for (const Way& way : ways) {
     way.run();
     const double once = std::max(seconds_of(way.run, 1), 1e-7);
-    calls = std::max(calls, static_cast<int64_t>(std::ceil(least / once)));
+    calls = std::max(calls, static_cast<int64_t>(std::ceil(o.least / once)));
+  }
+  std::vector<Contestant> contestants;
+  for (const Way& way : ways) {
+    contestants.push_back(
+        {.turn = [&way, calls] { return std::vector{seconds_of(way.run, calls)}; }});
   }
   const double before = fma_peak(1);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < ways.size(); ++i) {  // the order rotates between rounds
-      Way& way = ways[(i + static_cast<size_t>(round)) % ways.size()];
-      way.turns.push_back(seconds_of(way.run, calls));
-    }
-  }
+  const Phases phases = take_turns(contestants, o.rounds, o.repeat_slow);
   const double after = fma_peak(1);
-  const double peak = std::max(before, after) / (p.dtype == DType::f64 ? 2 : 1);
-  nlohmann::ordered_json line = {{"name", p.name()}, {"rounds", rounds}, {"calls", calls}};
-  for (const Way& way : ways) {
-    line[way.name] = way.best();
-    line[way.name + "_median"] = way.median();
+  const double part = p.dtype == DType::f64 ? 0.5 : 1.0;
+  const double peak = part * std::max(before, after), loading = part * phases.loading_peak;
+  nlohmann::ordered_json line = {{"name", p.name()}, {"rounds", o.rounds}, {"calls", calls}};
+  nlohmann::ordered_json of_loading;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    line[ways[i].name] = contestants[i].best[0];
+    line[ways[i].name + "_median"] = contestants[i].median[0];
+    of_loading[ways[i].name] = p.flops() / contestants[i].best[0] / loading;
   }
-  line["gain"] = ways[0].best() / ways[1].best();
-  for (const Way& way : ways) line["share_" + way.name] = p.flops() / way.best() / peak;
+  line["gain"] = contestants[0].best[0] / contestants[1].best[0];
+  for (size_t i = 0; i < ways.size(); ++i) {
+    line["share_" + ways[i].name] = p.flops() / contestants[i].best[0] / peak;
+  }
+  line["share_of_loading"] = of_loading;
   line["peak_before"] = before;
   line["peak_after"] = after;
   line["steady"] = std::abs(before - after) <= 0.05 * std::max(before, after);
+  line.update(fields_of(phases));
   return line;
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view option = argv[i];
+    if (option == "--rounds") o.rounds = std::max(1, std::atoi(argv[i + 1]));
+    if (option == "--repeat-slow") o.repeat_slow = std::max(0, std::atoi(argv[i + 1]));
+    if (option == "--seconds") o.least = std::max(1e-4, std::atof(argv[i + 1]));
+    if (option == "--match") o.match = argv[i + 1];
+  }
+  return o;
+}
+
+/// Returns OpenBLAS's rate for a product of 512 x 512 x 512 as a share of the loading probe beside
+/// it, so that rates of two processes can be compared: the best of several.
+double openblas_share() {
+  constexpr int64_t side = 512;
+  const Product p = {"square", side, side, side, "NN", DType::f32};
+  const std::vector<Way> ways = ways_of(p);
+  const Way& whole = ways.back();
+  whole.run();
+  double most = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    const double rate = p.flops() / seconds_of(whole.run, 2);
+    most = std::max(most, rate / loading_probe(1));
+  }
+  return most;
+}
+
+/// What openblas_share() was with OpenBLAS's own choice, for the next start of this program.
+constexpr const char* own_share = "LONGSPAN_BENCH_OPENBLAS_SHARE";
+
+/// OpenBLAS reads OPENBLAS_CORETYPE when it is loaded, so the program starts itself again: first
+/// with SKYLAKEX, and if that is no faster than OpenBLAS's own choice, once more without.
+void choose_openblas(char** argv) {
+  const char* share = std::getenv(own_share);
+  const char* coretype = std::getenv("OPENBLAS_CORETYPE");
+  if (share == nullptr) {
+    if (coretype != nullptr || !instructions().starts_with("avx512")) return;
+    setenv(own_share, fmt::format("{}", openblas_share()).c_str(), 1);
+    setenv("OPENBLAS_CORETYPE", "SKYLAKEX", 1);
+  } else {
+    if (coretype == nullptr || openblas_share() > std::atof(share)) return;
+    unsetenv("OPENBLAS_CORETYPE");
+  }
+  execv("/proc/self/exe", argv);
+  std::fprintf(stderr, "bench_products: cannot start itself again\n");
+  std::exit(1);
 }
 
 }  // namespace
@@ -194,27 +260,19 @@ nlohmann::ordered_json measured(const Product& p, int64_t rounds, double least) 
 int main(int argc, char** argv) {
   using namespace longspan;
   using namespace longspan::bench;
-  int64_t rounds = 9;
-  double least = 0.02;
-  std::string match;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    if (option == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
-    if (option == "--seconds") least = std::max(1e-4, std::atof(argv[i + 1]));
-    if (option == "--match") match = argv[i + 1];
-  }
+  const Options o = parse(argc, argv);
   const NoGrad none;
   set_num_threads(1);
   openblas_set_num_threads(1);
-  const std::string simd = instructions(), core = openblas_get_corename();
+  choose_openblas(argv);
+  const char* coretype = std::getenv("OPENBLAS_CORETYPE");
   for (const Product& p : products()) {
-    if (p.name().find(match) == std::string::npos) continue;
-    nlohmann::ordered_json line = measured(p, rounds, least);
-    for (int again = 0; again < 2 && line["steady"] == false; ++again) {
-      line = measured(p, rounds, least);
-    }
-    line["instructions"] = simd;
-    line["openblas_core"] = core;
+    if (p.name().find(o.match) == std::string::npos) continue;
+    nlohmann::ordered_json line = measured(p, o);
+    for (int again = 0; again < 2 && line["steady"] == false; ++again) line = measured(p, o);
+    line["instructions"] = instructions();
+    line["openblas_core"] = openblas_get_corename();
+    line["openblas_coretype"] = coretype == nullptr ? "" : coretype;
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
   }

@@ -61,8 +61,11 @@ def yes(value):
 
 def unsteady(lines):
     n = sum(not line["steady"] for line in lines)
-    return (f"\n{n} of {len(lines)} measurements are unsteady: the FMA peak before and after "
+    text = (f"\n{n} of {len(lines)} measurements are unsteady: the FMA peak before and after "
             "differs by more than 5 %.\n" if n else "")
+    slow = sum(line.get("phase") == "slow" for line in lines)
+    return text + (f"\n{slow} of {len(lines)} measurements are of a slow phase of the machine: a loop that loads "
+                   "stayed below 90 % of its best beside every turn.\n" if slow else "")
 
 
 def tokens(n):

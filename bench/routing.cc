@@ -5,7 +5,8 @@
 //   bench_routing share [--turns N] [--length L] [--heads H]
 //     useful FLOPs (4 d per attended pair forward, 10 d backward, 2 d per score of a token and a
 //     centroid) per second, as a share of the rate of our dense attention in the same run (at 4,096
-//     tokens) and of the FMA peak
+//     tokens), of the FMA peak and of the loading peak; turns in a slow phase of the machine do not
+//     count (bench/phases.h)
 //   bench_routing growth [--turns N] [--longest L] [--heads H]
 //     seconds and peak bytes of heads, forward and backward, for lengths from 1,024 with k and w
 //     near sqrt(L), and the exponents of their growth
@@ -24,6 +25,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "bench/harness.h"
+#include "bench/phases.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/attention/routing.h"
@@ -77,14 +79,31 @@ void prepare(Case& c) {
   c.dout = values(c.out.shape(), 90);
 }
 
-void take_turn(Case& c) {
+/// Returns the seconds of selection, forward and backward.
+std::vector<double> take_turn(const Case& c) {
+  double select = 0, forward = 0, backward = 0;
   {
     const NoGrad none;
-    if (c.clusters > 0) best(c.select, [&] { c.lists(); });
-    best(c.forward, [&] { c.attend(); });
+    if (c.clusters > 0) best(select, [&] { c.lists(); });
+    best(forward, [&] { c.attend(); });
   }
   const std::vector<Tensor> out = {c.out}, dout = {c.dout};
-  best(c.backward, [&] { gradients(out, dout, c.leaves, true); });
+  best(backward, [&] { gradients(out, dout, c.leaves, true); });
+  return {select, forward, backward};
+}
+
+/// Takes turns of all cases and keeps the best seconds of each.
+Phases measure(std::vector<Case>& cases, int64_t turns) {
+  std::vector<Contestant> contestants;
+  for (const Case& c : cases) contestants.push_back({.turn = [&c] { return take_turn(c); }});
+  const Phases phases = take_turns(contestants, turns);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::vector<double>& least = contestants[i].best;
+    cases[i].select = least[0];
+    cases[i].forward = least[1];
+    cases[i].backward = least[2];
+  }
+  return phases;
 }
 
 Case sized(const std::string& name, int64_t length, int64_t heads, bool recent, bool shared) {
@@ -120,27 +139,27 @@ void share(int64_t turns, int64_t length, int64_t heads) {
   }
   const double before = fma_peak(1);
   for (Case& c : cases) prepare(c);
-  for (int64_t turn = 0; turn < turns; ++turn) {
-    for (Case& c : cases) take_turn(c);
-  }
-  const double after = fma_peak(1), peak = std::max(before, after);
+  const Phases phases = measure(cases, turns);
+  const double after = fma_peak(1), peak = std::max(before, after), loading = phases.loading_peak;
   const Rates dense = rates_of(cases.front());
   for (const Case& c : cases) {
     const Rates r = rates_of(c);
     const auto of = [&](double forward, double both) -> nlohmann::ordered_json {
       return {{"forward", r.forward / forward}, {"both", r.both / both}};
     };
-    const nlohmann::ordered_json line = {{"name", c.name},
-                                         {"length", c.length},
-                                         {"heads", c.heads},
-                                         {"clusters", c.clusters},
-                                         {"window", c.window},
-                                         {"select_seconds", c.select},
-                                         {"forward_seconds", c.forward},
-                                         {"backward_seconds", c.backward},
-                                         {"share_of_dense", of(dense.forward, dense.both)},
-                                         {"share_of_fma_peak", of(peak, peak)},
-                                         {"peak_after", after / before}};
+    nlohmann::ordered_json line = {{"name", c.name},
+                                   {"length", c.length},
+                                   {"heads", c.heads},
+                                   {"clusters", c.clusters},
+                                   {"window", c.window},
+                                   {"select_seconds", c.select},
+                                   {"forward_seconds", c.forward},
+                                   {"backward_seconds", c.backward},
+                                   {"share_of_dense", of(dense.forward, dense.both)},
+                                   {"share_of_fma_peak", of(peak, peak)},
+                                   {"share_of_loading", of(loading, loading)},
+                                   {"peak_after", after / before}};
+    line.update(fields_of(phases));
     std::printf("%s\n", line.dump().c_str());
   }
 }

@@ -434,10 +434,15 @@ struct Prepared {
 Json answer(const Json& request, Prepared& prepared) {
   const std::string name = request.at("workload");
   if (name == "describe") {
-    return {{"peer", "longspan"}, {"capability", instructions()}};
+    return {{"peer", "longspan"},
+            {"capability", instructions()},
+            {"peak_instructions", peak_instructions()},
+            {"openblas", openblas_get_corename()}};
   }
   if (name == "fma_peak") return {{"flops", fma_peak(request.at("threads"))}};
   if (name == "dot_peak") return {{"flops", dot_peak(request.at("threads"))}};
+  if (name == "loading_peak") return {{"flops", loading_peak(request.at("threads"))}};
+  if (name == "loading_probe") return {{"flops", loading_probe(request.at("threads"))}};
   if (name == "triad") return {{"bytes_per_second", triad_bandwidth(request.at("threads"))}};
 
   if (num_threads() != request.at("threads")) set_num_threads(request.at("threads"));

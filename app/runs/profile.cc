@@ -86,7 +86,7 @@ double measured_peak(Device device) {
   double macs = 0;
   const char* instructions = "";
   if (device.kind == DeviceKind::cpu) {
-    kernels::measure_peak(device, num_threads(), false, &macs, &instructions);
+    kernels::measure_peak(device, num_threads(), PeakLoop::registers, 0.02, &macs, &instructions);
   }
   return macs;
 }

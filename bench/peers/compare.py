@@ -4,12 +4,13 @@
     compare.py [--rows 1 3 11] [--rounds 7] [--seconds 0.1] [--out FILE.jsonl]
 
 Every contestant is a process of its own that answers one request at a time and sleeps otherwise;
-all are confined to the same processors. A workload begins with a heat among the variants of each
-peer (kinds of kernel, compiled or not, thread settings), of which the fastest goes on. Then the
-contestants take turns, `rounds` times, between two samples of the FMA peak; where these differ by
-more than 5 % the workload is measured again. The best of each contestant counts, in CPU time of its
-busiest thread; the wall-clock ratio is printed beside it. `ratio` is peer / Longspan: above 1,
-Longspan is faster.
+all are confined to the same processors, as many as the workload has threads. A workload begins with
+a heat among the variants of each peer (kinds of kernel, compiled or not, thread settings), of which
+the fastest goes on. Then the contestants take turns, `rounds` times, between two samples of the FMA
+peak; where these differ by more than 5 % the workload is measured again. The loading probe runs
+before and after every turn (phases.py): turns in a slow phase of the machine are repeated, and do
+not count. The best of each contestant counts, in CPU time of its busiest thread; the wall-clock
+ratio is printed beside it. `ratio` is peer / Longspan: above 1, Longspan is faster.
 """
 
 import argparse
@@ -19,16 +20,20 @@ import os
 import statistics
 import sys
 
-from worker_client import ACTIVE, AVX2, TUNED, Worker, WorkerError, first_cpus, torch_worker
+import instruction_sets
+from phases import Phases, counts, marks
+from worker_client import (ACTIVE, AVX2, SKYLAKEX, TUNED, Worker, WorkerError, first_cpus, lent_cpus,
+                           torch_worker)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEADY = 0.05
 
 # How one contestant is asked: (worker, variant). "torch" sleeps between parallel regions,
-# "torch-active" spins for a while; with one thread they are the same.
+# "torch-active" spins for a while; with one thread they are the same. "openblas" is our worker with
+# those kernels of OpenBLAS that are the fastest here.
 OWN = ("longspan", "longspan")
 EAGER = [("torch", "eager"), ("torch", "compile")]
-OPENBLAS = [("longspan", "openblas")]
+OPENBLAS = [("openblas", "openblas")]
 SDPA = [("torch", "sdpa")]
 
 
@@ -198,53 +203,100 @@ def all_items():
 class Contest:
     def __init__(self, options):
         self.options = options
-        self.cpus = first_cpus(2)
+        self.limits = AVX2 if options.avx2 else {}
         self.log = open(options.log, "w") if options.log else None
         self.workers = {}
+        self.phases = Phases(lambda threads: self.peak(threads, "loading", "probe"))
+        self.blas = "openblas-own"
 
-    def worker(self, name):
-        if name not in self.workers:
-            limits = AVX2 if self.options.avx2 else {}
-            if name == "longspan":
-                made = Worker([self.options.worker], self.cpus, limits, self.log)
-            else:
+    def worker(self, name, threads):
+        """The process of that name, confined to as many processors as it has threads."""
+        if (name, threads) not in self.workers:
+            cpus = first_cpus(threads)
+            if "torch" in name:
                 settings = ACTIVE if "active" in name else TUNED
-                made = torch_worker(self.cpus, {**settings, **limits}, self.log)
-            self.workers[name] = made
-        return self.workers[name]
+                made = torch_worker(cpus, {**settings, **self.limits}, self.log)
+            else:
+                more = SKYLAKEX if "skylakex" in name else {}
+                made = Worker([self.options.worker], cpus, {**self.limits, **more}, self.log)
+            self.workers[name, threads] = made
+        return self.workers[name, threads]
 
     def ask(self, contestant, request, repeats):
         name, variant = contestant
-        return self.worker(name).ask(**request, variant=variant, repeats=repeats,
-                                     seconds=self.options.seconds)
+        worker = self.worker(self.blas if name == "openblas" else name, request["threads"])
+        return worker.ask(**request, variant=variant, repeats=repeats, seconds=self.options.seconds)
 
-    def peak(self, threads, kind="fma"):
-        return self.worker("longspan").ask(workload=f"{kind}_peak", threads=threads)["flops"]
+    def peak(self, threads, kind="fma", how="peak"):
+        """FLOPs per second of that loop, in a process that does nothing else."""
+        return self.worker("probe", threads).ask(workload=f"{kind}_{how}", threads=threads)["flops"]
+
+    def choose_openblas(self, capability):
+        """Chooses the kernels of OpenBLAS for all workloads and returns what is stored of them."""
+        environment = {**os.environ, **self.limits}
+        names, rates = ["openblas-own"], {}
+        if instruction_sets.may_set_coretype(capability, environment):
+            names.append("openblas-skylakex")
+            ask = lambda name, request: self.worker(name, 1).ask(**request)
+            self.blas, rates = instruction_sets.choose_openblas(ask, names)
+        kernels = {n: self.worker(n, 1).ask(workload="describe")["openblas"] for n in names}
+        chosen = SKYLAKEX if self.blas == "openblas-skylakex" else environment
+        return {"kernel": kernels[self.blas], "coretype": chosen.get("OPENBLAS_CORETYPE"),
+                "own_choice": kernels["openblas-own"], "rates": {kernels[n]: r for n, r in rates.items()}}
+
+    def machine(self):
+        """The `machine` line: versions, instruction sets and peaks."""
+        torch = self.worker("torch", 1).ask(workload="describe")
+        own = self.worker("longspan", 1).ask(workload="describe")
+        head = {"peer": torch["peer"], "peer_capability": torch["capability"],
+                "peer_libraries": instruction_sets.of_torch({**TUNED, **self.limits}, first_cpus(1)),
+                "capability": own["capability"], "peak_instructions": own["peak_instructions"],
+                "openblas": self.choose_openblas(own["capability"]), "processors": min(2, len(lent_cpus())),
+                "settings": {**TUNED, **self.limits}}
+        self.blas_text = head["openblas"]["kernel"]
+        if head["openblas"]["coretype"]:
+            self.blas_text += f", OPENBLAS_CORETYPE={head['openblas']['coretype']}"
+        for n in range(1, head["processors"] + 1):
+            head |= {f"peak_{n}": self.peak(n), f"dot_peak_{n}": self.peak(n, "dot"),
+                     f"loading_peak_{n}": self.phases.settle(n),
+                     f"triad_{n}": self.worker("probe", n).ask(workload="triad", threads=n)}
+        return head
+
+    def named(self, contestant):
+        """What a line calls a contestant: its worker and variant, or OpenBLAS and its kernels."""
+        return f"OpenBLAS {self.blas_text}" if contestant[0] == "openblas" else " ".join(contestant)
 
     def heat(self, candidates, request):
         """The fastest candidate; those that cannot run the workload are out."""
-        times = {}
-        repeats = 2 if len(candidates) > 1 else 1
+        able = []
         for candidate in candidates:
             try:
-                times[candidate] = self.ask(candidate, request, repeats)["cpu"]
+                self.ask(candidate, request, 1)
+                able.append(candidate)
             except WorkerError as error:
                 print(f"  {candidate[0]} {candidate[1]}: {error}", file=sys.stderr)
-        return min(times, key=times.get) if times else None
+        if len(able) < 2:
+            return able[0] if able else None
+        outcome = self.phases.take_turns(able, lambda c: self.ask(c, request, 2)["cpu"], 1, 2,
+                                         request["threads"])
+        return min(able, key=lambda c: min(turn.answer for turn in outcome.turns[c]))
 
     def turns(self, contestants, request, threads, peak):
-        """label -> answers, best of all rounds, between two samples of the peak."""
-        answers = {label: [] for label in contestants}
+        """label -> answers, best of the turns that count, the phases, and the peak before and after."""
         before = self.peak(threads, peak)
-        for _ in range(self.options.rounds):
-            for label, contestant in contestants.items():
-                answers[label].append(self.ask(contestant, request, self.options.repeats))
+        outcome = self.phases.take_turns(
+            list(contestants),
+            lambda label: self.ask(contestants[label], request, self.options.repeats),
+            self.options.rounds, self.options.repeat_slow, threads)
         after = self.peak(threads, peak)
-        best = {label: {k: min(a[k] for a in got) for k in ("cpu", "cpu_total", "wall")}
-                | {"wall_median": statistics.median(a["wall_median"] for a in got),
-                   "check": got[0]["check"]}
-                | {k: got[0][k] for k in ("peak_bytes",) if k in got[0]} for label, got in answers.items()}
-        return best, before, after
+        best = {}
+        for label, taken in outcome.turns.items():
+            got = [turn.answer for turn in taken]
+            best[label] = {k: min(a[k] for a in got) for k in ("cpu", "cpu_total", "wall")}
+            best[label] |= {"wall_median": statistics.median(a["wall_median"] for a in got),
+                            "check": got[0]["check"]}
+            best[label] |= {k: got[0][k] for k in ("peak_bytes",) if k in got[0]}
+        return best, self.phases.fields(outcome, threads), before, after
 
     def run(self, entry):
         request, threads = entry["request"], entry["request"]["threads"]
@@ -253,19 +305,24 @@ class Contest:
             fastest = self.heat(candidates, request)
             if fastest:
                 contestants[label] = fastest
+        if not contestants:
+            raise WorkerError("no contestant runs it")
         for attempt in range(1, self.options.attempts + 1):
-            best, before, after = self.turns(contestants, request, threads, entry["peak"])
+            best, phases, before, after = self.turns(contestants, request, threads, entry["peak"])
             steady = abs(before - after) <= STEADY * max(before, after)
             if steady:
                 break
         result = {k: entry[k] for k in ("row", "name", "request")}
         result |= {"rounds": self.options.rounds, "steady": steady, "attempt": attempt,
-                   "peak_before": before, "peak_after": after,
-                   "variants": {k: " ".join(v) for k, v in contestants.items()}, "best": best}
+                   "peak_before": before, "peak_after": after, **phases,
+                   "variants": {k: self.named(v) for k, v in contestants.items()}, "best": best}
         peak = max(before, after)
         if entry["flops"]:
             result["share"] = {k: entry["flops"] / b["cpu"] / peak for k, b in best.items()}
             result["share_wall"] = {k: entry["flops"] / b["wall"] / peak for k, b in best.items()}
+        if entry["flops"] and entry["peak"] == "fma":
+            result["share_of_loading"] = {k: entry["flops"] / b["cpu"] / phases["loading_peak"]
+                                          for k, b in best.items()}
         own = best.get("longspan")
         if not own:
             return result
@@ -296,11 +353,13 @@ def show(result, elements):
             else:
                 line += f" {1e9 * best['cpu'] / elements:.3f} ns/element"
             line += f" ({result['variants'][rival]})"
-        print(line, flush=True)
+        print(line + marks(result), flush=True)
         return
     if "share" in result:
         share = result["share"]["longspan"]
         line += f"{1e3 * own['cpu']:9.3f} ms {100 * share:5.1f} %{verdict(share, result['goal']['share'])}"
+        if "share_of_loading" in result:
+            line += f" ({100 * result['share_of_loading']['longspan']:.1f} % of loading)"
     else:
         line += f"{1e9 * own['cpu'] / elements:9.3f} ns/element"
     for rival, ratio in result["ratio"].items():
@@ -312,26 +371,39 @@ def show(result, elements):
     if "peak_bytes" in own:
         peaks = [f"{k} {b['peak_bytes'] / 2**20:.0f}" for k, b in result["best"].items()]
         line += f" | peak MiB: {', '.join(peaks)}"
-    if not result["steady"]:
-        line += "  UNSTEADY"
+    line += (f" | probes {result['probe_lowest'] / 1e9:.0f} to {result['probe_highest'] / 1e9:.0f} GF/s, "
+             f"{result['repeated_turns']} repeated" + marks(result))
     if not result["agree"]:
         line += "  RESULTS DIFFER"
     print(line, flush=True)
 
 
-def summarise(results):
-    print("\nrow: geometric means over steady workloads of share and ratio")
+def summarise(results, best):
+    """Prints means by row. `best`: threads -> the best loading probe of the whole session, by which
+    slow phases are told once more."""
+    print("\nrow: geometric means of share and ratio, over steady workloads in fast phases")
+    mean = lambda x: math.exp(statistics.fmean(math.log(v) for v in x))
     for row in sorted({r["row"] for r in results}):
-        kept = [r for r in results if r["row"] == row and r["steady"] and "ratio" in r]
-        if not kept:
-            continue
-        mean = lambda x: math.exp(statistics.fmean(math.log(v) for v in x))
+        measured = [r for r in results if r["row"] == row and "ratio" in r]
+        kept = [r for r in measured if counts(r, best[r["request"]["threads"]])]
         line = f"{row:>3}: {len(kept)} workloads"
-        if "share" in kept[0]:
+        if len(kept) < len(measured):
+            line += f" (left out: {len(measured) - len(kept)})"
+        if kept and "share" in kept[0]:
             line += f", {100 * mean(r['share']['longspan'] for r in kept):.1f} % of peak"
-        for rival in kept[0]["ratio"]:
+        if kept and "share_of_loading" in kept[0]:
+            line += f", {100 * mean(r['share_of_loading']['longspan'] for r in kept):.1f} % of loading peak"
+        for rival in kept[0]["ratio"] if kept else ():
             line += f", x{mean(r['ratio'][rival] for r in kept if rival in r['ratio']):.2f} {rival}"
         print(line)
+
+
+def print_head(head):
+    print(f"{head['peer']}; {instruction_sets.describe(head)}")
+    for n in range(1, head["processors"] + 1):
+        print(f"{n} thread{'s' if n > 1 else ''}: FMA peak {head[f'peak_{n}'] / 1e9:.1f}, loading peak "
+              f"{head[f'loading_peak_{n}'] / 1e9:.1f}, dot products of bf16 {head[f'dot_peak_{n}'] / 1e9:.1f} "
+              f"GF/s ({head['peak_instructions']})", flush=True)
 
 
 def main():
@@ -342,6 +414,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=2, help="samples per turn")
     parser.add_argument("--seconds", type=float, default=0.05, help="least length of a sample")
     parser.add_argument("--attempts", type=int, default=3, help="while the peak is unsteady")
+    parser.add_argument("--repeat-slow", type=int, default=7,
+                        help="turns of a contestant that are repeated at most, where the machine was slow")
     parser.add_argument("--worker", default=os.path.join(HERE, "../../build/release/bench/bench_worker"))
     parser.add_argument("--avx2", action="store_true",
                         help="limit all contestants to AVX2 (ours must be of the release preset)")
@@ -350,17 +424,8 @@ def main():
     options = parser.parse_args()
 
     contest = Contest(options)
-    torch = contest.worker("torch").ask(workload="describe")
-    own = contest.worker("longspan").ask(workload="describe")
-    head = {"peer": torch["peer"], "peer_capability": torch["capability"],
-            "capability": own["capability"], "processors": len(contest.cpus),
-            "settings": {**TUNED, **(AVX2 if options.avx2 else {})},
-            "peak_1": contest.peak(1), "peak_2": contest.peak(2),
-            "dot_peak_1": contest.peak(1, "dot"), "dot_peak_2": contest.peak(2, "dot"),
-            "triad_1": contest.worker("longspan").ask(workload="triad", threads=1),
-            "triad_2": contest.worker("longspan").ask(workload="triad", threads=2)}
-    print(f"{head['peer']}; FMA peak {head['peak_1'] / 1e9:.1f} and {head['peak_2'] / 1e9:.1f} GF/s "
-          f"on one and two threads ({head['capability']})", flush=True)
+    head = contest.machine()
+    print_head(head)
     out = open(options.out, "a") if options.out else None
     if out:
         out.write(json.dumps({"machine": head}) + "\n")
@@ -370,6 +435,8 @@ def main():
         if options.rows and entry["row"] not in options.rows or options.match not in entry["name"]:
             continue
         try:
+            if entry["request"]["threads"] > head["processors"]:
+                raise WorkerError("this machine lends fewer processors than it has threads")
             result = contest.run(entry)
         except WorkerError as error:
             print(f"{entry['row']:>2}  {entry['name']:<52} not measured: {error}", flush=True)
@@ -379,7 +446,7 @@ def main():
         if out:
             out.write(json.dumps(result) + "\n")
             out.flush()
-    summarise(results)
+    summarise(results, contest.phases.best)
     for worker in contest.workers.values():
         worker.close()
 

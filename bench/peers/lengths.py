@@ -29,6 +29,7 @@ import math
 import os
 
 from compare import HERE, STEADY
+from phases import Phases
 from worker_client import TUNED, Worker, WorkerError, first_cpus, torch_worker
 
 FAMILIES = ("fixed", "strided", "blockbert", "bigbird", "longformer", "longformer_globals", "led",
@@ -71,6 +72,8 @@ class Group:
         self.cpus = first_cpus(1)
         self.workers = {}
         self.peak_worker = self.start("longspan")
+        self.phases = Phases(lambda threads: self.peak("loading_probe", threads))
+        self.phases.settle(1)
 
     def start(self, kind):
         if kind == "torch":
@@ -89,17 +92,16 @@ class Group:
         return self.workers[label].ask(workload=workload, shape=shape, variant=kind, threads=1,
                                        repeats=1, seconds=self.options.seconds, **more)
 
-    def peak(self):
-        return self.peak_worker.ask(workload="fma_peak", threads=1)["flops"]
+    def peak(self, workload="fma_peak", threads=1):
+        return self.peak_worker.ask(workload=workload, threads=threads)["flops"]
 
     def turns(self, found, length, rounds):
         before = self.peak()
-        answers = {label: [] for label in found}
-        for _ in range(rounds):
-            for label, contestant in found.items():
-                answers[label].append(self.ask(label, contestant, length))
+        outcome = self.phases.take_turns(list(found), lambda label: self.ask(label, found[label], length),
+                                         rounds, self.options.repeat_slow, 1)
         after = self.peak()
-        return answers, before, after
+        answers = {label: [turn.answer for turn in taken] for label, taken in outcome.turns.items()}
+        return answers, self.phases.fields(outcome, 1), before, after
 
     def measure(self, length):
         found, first = contestants(self.name, length), {}
@@ -113,7 +115,7 @@ class Group:
         round_seconds = sum(a["cpu"] * a["calls"] for a in first.values())
         rounds = max(LEAST_ROUNDS, min(self.options.rounds, int(BUDGET / round_seconds)))
         for attempt in range(1, self.options.attempts + 1):
-            answers, before, after = self.turns(found, length, rounds)
+            answers, phases, before, after = self.turns(found, length, rounds)
             steady = abs(before - after) <= STEADY * max(before, after)
             if steady:
                 break
@@ -121,7 +123,7 @@ class Group:
                 "heads": self.options.heads, "width": self.options.width, "rounds": rounds,
                 "seconds": {k: min(a["cpu"] for a in v) for k, v in answers.items()},
                 "check": {k: v[0]["check"] for k, v in answers.items()},
-                "peak_before": before, "peak_after": after, "steady": steady, "attempt": attempt}
+                "peak_before": before, "peak_after": after, "steady": steady, "attempt": attempt, **phases}
 
     def close(self):
         for worker in [self.peak_worker, *self.workers.values()]:
@@ -151,6 +153,8 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--attempts", type=int, default=2, help="while the peak is unsteady")
+    parser.add_argument("--repeat-slow", type=int, default=3,
+                        help="turns of a contestant that are repeated at most, where the machine was slow")
     parser.add_argument("--seconds", type=float, default=0.05, help="least length of a sample")
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--width", type=int, default=64)

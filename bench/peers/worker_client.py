@@ -11,6 +11,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ACTIVE = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 TUNED = {**ACTIVE, "OMP_WAIT_POLICY": "PASSIVE", "OMP_PROC_BIND": "true"}
 
+# OpenBLAS's kernels for AVX-512, where its own choice for a processor has narrower vectors.
+SKYLAKEX = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
+
 # No vectors wider than 256 bits, in any library that one of the workers calls.
 AVX2 = {"LONGSPAN_SIMD": "avx2", "OPENBLAS_CORETYPE": "Haswell", "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -54,15 +57,23 @@ class Worker:
         self.process.wait()
 
 
+def python_of_peers():
+    """The interpreter that has PyTorch: that of setup.sh, or of the folder that LONGSPAN_PEERS_VENV names."""
+    return os.path.join(os.environ.get("LONGSPAN_PEERS_VENV", os.path.join(HERE, ".venv")), "bin", "python")
+
+
 def torch_worker(cpus, environment=None, log=None):
-    venv = os.environ.get("LONGSPAN_PEERS_VENV", os.path.join(HERE, ".venv"))
-    python = os.path.join(venv, "bin", "python")
+    python = python_of_peers()
     settings = TUNED if environment is None else environment
     return Worker([python, os.path.join(HERE, "worker.py")], cpus, settings, log)
 
 
+def lent_cpus():
+    return sorted(os.sched_getaffinity(0))
+
+
 def first_cpus(count):
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = lent_cpus()
     if len(cpus) < count:
         raise SystemExit(f"this machine lends {len(cpus)} processors, {count} are needed")
     return cpus[:count]

@@ -3,6 +3,18 @@
 #include "core/kernel.h"
 #include "core/view.h"
 
+namespace longspan {
+
+/// The loops of kernels::measure_peak(). The kernels of matrix products share no code with them.
+///   registers  f32 multiply-adds on registers alone
+///   loads      f32 multiply-adds whose factors are loaded, as a tile of sums of a matrix product
+///              does: one vector panel from L2, broadcast values of a strip from L1
+///   dots       dot products of bf16 on registers alone if the processor has them and LONGSPAN_SIMD
+///              allows them; otherwise as registers
+enum class PeakLoop { registers, loads, dots };
+
+}  // namespace longspan
+
 namespace longspan::kernels {
 
 /// c = a b (+ bias) (+ c), for each index of the leading axes, which are equal for all three.
@@ -19,10 +31,12 @@ inline constinit Kernel<void(ConstView a, ConstView b, ConstView bias, View c, b
 /// dtype. Partial sums over fixed runs of rows are added in order.
 inline constinit Kernel<void(ConstView x, View y)> sum_rows{"sum_rows"};
 
-/// *macs = the multiply-adds of f32 per second that so many threads reach with nothing but
-/// registers, or with `dots` those of bf16 dot products where the processor has them, and
-/// *instructions the name of the instruction set. Takes about 20 ms; counts CPU time.
-inline constinit Kernel<void(int threads, bool dots, double* macs, const char** instructions)>
+/// *macs = the multiply-adds per second that so many threads reach together in such a loop, and
+/// *instructions the name of the instruction set. The best of several runs, which take about
+/// `seconds` of each thread's CPU time; at least one run. A run takes about half a millisecond by
+/// the wall clock, so that other processes interrupt few of them.
+inline constinit Kernel<void(int threads, PeakLoop loop, double seconds, double* macs,
+                             const char** instructions)>
     measure_peak{"measure_peak", true};
 
 }  // namespace longspan::kernels

@@ -509,15 +509,18 @@ TEST(Matmul, NotANumberStaysInItsRow) {
   }
 }
 
-TEST(MeasuredPeak, IsReachedByNoProduct) {
+TEST(MeasuredPeak, IsFiniteAndPositiveForEveryLoop) {
   for (const Device device : {Device{}, Device{DeviceKind::cuda, 0}}) {
     if (!is_available(device) || !kernels::measure_peak.has(device.kind)) continue;
-    for (const bool dots : {false, true}) {
-      double macs = 0;
-      const char* instructions = nullptr;
-      kernels::measure_peak(device, 1, dots, &macs, &instructions);
-      EXPECT_GT(macs, 1e8);
-      EXPECT_GT(std::strlen(instructions), 3u);
+    for (const PeakLoop loop : {PeakLoop::registers, PeakLoop::loads, PeakLoop::dots}) {
+      for (const int threads : {1, 2}) {
+        double macs = 0;
+        const char* instructions = nullptr;
+        kernels::measure_peak(device, threads, loop, 0.0, &macs, &instructions);
+        EXPECT_TRUE(std::isfinite(macs)) << static_cast<int>(loop);
+        EXPECT_GT(macs, 0) << static_cast<int>(loop);
+        EXPECT_GT(std::strlen(instructions), 3u);
+      }
     }
   }
 }

@@ -77,6 +77,14 @@ class Engine {
 
   bool retains() const { return retain_; }
 
+  /// The sum at an edge to a result of an op, if it exists and is this engine's alone.
+  Tensor* sum_at(const Edge& edge) {
+    const auto entry = pending_.find(edge.node.get());
+    if (entry == pending_.end()) return nullptr;
+    Tensor& sum = entry->second[static_cast<size_t>(edge.slot)];
+    return sum && sum.contiguous() && sum.unique() ? &sum : nullptr;
+  }
+
   void seed(const Edge& edge, const Tensor& dy) {
     roots_.push_back(edge.node);
     seeds_.push_back({edge, dy});
@@ -346,6 +354,14 @@ std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const T
 }
 
 }  // namespace
+
+Tensor* sum_of_input(const Node& node, int i) {
+  Engine* const engine = Engine::current();
+  const Edge& edge = node.next[static_cast<size_t>(i)];
+  if (engine == nullptr || !edge.node || anomaly_mode()) return nullptr;
+  return engine->sum_at(edge);
+}
+
 }  // namespace autograd
 
 void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,

@@ -153,6 +153,11 @@ void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
 /// Whether recording is on and some input requires a gradient.
 bool wants_graph(std::span<const Tensor> inputs);
 
+/// Returns the row-major sum of the gradients that have reached input i of the running node, a
+/// result of another op; null if there is none yet, or if it must not be written. See
+/// Context::add_to().
+Tensor* sum_of_input(const Node& node, int i);
+
 /// In anomaly mode: throws ValueError if the tensor contains NaN or Inf.
 void check_finite(std::string_view op, std::string_view what, const Tensor& tensor,
                   std::string_view scope = {});

@@ -28,6 +28,11 @@ class Context {
   /// Whether the gradient of input i is required; for other inputs an undefined one may be
   /// returned.
   bool wants(int i) const { return node_.wants(i); }
+  /// Returns the sum of the gradients that have reached input i from other ops, row-major and of
+  /// its shape, for an op that adds to it faster than it makes a gradient of its own: it then
+  /// returns an undefined gradient for i. Null if there is no such sum. It is never that of a leaf,
+  /// where the contribution of each op is added as one.
+  Tensor* add_to(int i) const { return autograd::sum_of_input(node_, i); }
 
  private:
   template <size_t... I>

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "core/divide.h"
 #include "core/error.h"
@@ -341,8 +342,8 @@ class Products {
       const void* none = wide ? static_cast<const void*>(&zero) : &zero_f;
       const void* beta = problem_.accumulate ? alpha : none;
       check_blas(cublasLtMatmul(handle(), plan.operation, alpha, part.b, plan.a, part.a, plan.b,
-                                beta, part.c, plan.c, part.c, plan.c, &plan.algorithm, workspace.data(),
-                                plan.workspace, stream()),
+                                beta, part.c, plan.c, part.c, plan.c, &plan.algorithm,
+                                workspace.data(), plan.workspace, stream()),
                  name);
     }
   }
@@ -376,7 +377,9 @@ class Products {
   int64_t calls_ = 0;
 };
 
-void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
+/// c = a b (+ bias) (+ c).
+void multiply(const ConstView& a, const ConstView& b, const ConstView& bias, const View& c,
+              bool accumulate) {
   const int64_t K = a.dim(-1);
   if (c.numel() == 0) return;
   const Dims a_lead = leading(a.strides), b_lead = leading(b.strides), c_lead = leading(c.strides);
@@ -398,6 +401,17 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   Products products(a, b, c, matrices, false, accumulate);
   if (products.fit()) return products.run({});
   run_plain(a, b, c, accumulate, matrices);
+}
+
+void matmul(ConstView a, ConstView b, View c, const kernels::Epilogue& e) {
+  multiply(a, b, e.bias, c, e.accumulate);
+  if (c.numel() > 0) kernels::finish_apart(e, c);
+  if (e.a_sums) {
+    ConstView columns = a;  // a^T
+    std::swap(columns.shape[0], columns.shape[1]);
+    std::swap(columns.strides[0], columns.strides[1]);
+    kernels::sum_rows(c.device, columns, e.a_sums);
+  }
 }
 
 }  // namespace

@@ -20,8 +20,15 @@ Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const 
 Tensor Linear::forward(const Tensor& x) const { return forward({}, x); }
 
 Tensor Linear::forward(const Tensor& before, const Tensor& x) const {
-  const Tensor b = bias ? cast(bias, x.dtype()) : Tensor{};
-  return joined_linear(before, x, cast(weight, x.dtype()), b);
+  const Linear w = as(x.dtype());
+  return joined_linear(before, x, w.weight, w.bias);
+}
+
+Linear Linear::as(DType dtype) const {
+  Linear same;
+  same.weight = cast(weight, dtype);
+  if (bias) same.bias = cast(bias, dtype);
+  return same;
 }
 
 Linear Linear::detached() const {
@@ -59,26 +66,6 @@ Normalization Normalization::detached() const {
   return constant;
 }
 
-Tensor activate(Activation f, const Tensor& x) {
-  switch (f) {
-    case Activation::relu:
-      return relu(x);
-    case Activation::gelu_erf:
-      return gelu_erf(x);
-    case Activation::gelu_tanh:
-      return gelu_tanh(x);
-    case Activation::gelu_sigmoid:
-      return sigmoid_gelu(x);
-    case Activation::geglu:
-      return geglu(x);
-    case Activation::geglu_tanh:
-      return geglu_tanh(x);
-    case Activation::silu:
-      break;
-  }
-  return silu(x);
-}
-
 FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
     : options_(options),
       in_(options.d_model, options.d_ff * (is_gated(options.activation) ? 2 : 1), options.bias,
@@ -87,6 +74,10 @@ FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
            options.out_biases) {}
 
 Output FeedForward::forward(const Tensor& x, const LayerContext&, Pass pass) const {
+  if (options_.dropout == 0 || !pass.training) {
+    const Linear in = in_.as(x.dtype()), out = out_.as(x.dtype());
+    return feed_forward(x, in.weight, in.bias, options_.activation, out.weight, out.bias);
+  }
   const Tensor h = activate(options_.activation, in_.forward(x));         // [B, L, F]
   return out_.forward(dropout(h, options_.dropout, pass.at("ffn_act")));  // [B, L, D]
 }

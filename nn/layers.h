@@ -8,6 +8,7 @@
 #include "nn/init.h"
 #include "nn/layer.h"
 #include "nn/module.h"
+#include "ops/elementwise.h"
 
 namespace longspan {
 
@@ -24,6 +25,8 @@ struct Linear : Module {
   void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
   /// Returns the layer with its parameters as constants: they get no gradient from its results.
   Linear detached() const;
+  /// Returns the layer with its parameters cast, if they have another dtype.
+  Linear as(DType dtype) const;
 
   Tensor weight;  ///< [out, in]
   Tensor bias;    ///< [out], or undefined
@@ -64,29 +67,9 @@ struct Normalization : Module {
   Tensor bias;    ///< [width]; undefined with rms
 };
 
-/// gelu_erf is x Phi(x); gelu_tanh approximates it with a tanh; gelu_sigmoid is x sigma(1.702 x);
-/// geglu is a gelu_erf(b) for the halves (a, b) of an input of twice the width, geglu_tanh
-/// a gelu_tanh(b).
-enum class Activation : uint8_t {
-  relu,
-  gelu_erf,
-  gelu_tanh,
-  gelu_sigmoid,
-  geglu,
-  silu,
-  geglu_tanh
-};
 template <>
 inline constexpr std::array<std::string_view, 7> value_names<Activation>{
     "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "geglu", "silu", "geglu_tanh"};
-
-/// Whether f takes an input of twice the width of its result.
-constexpr bool is_gated(Activation f) {
-  return f == Activation::geglu || f == Activation::geglu_tanh;
-}
-
-/// Returns f(x), elementwise; the result is half as wide as x if f is gated.
-Tensor activate(Activation f, const Tensor& x);
 
 /// Options of FeedForward.
 struct FeedForwardOptions {

@@ -283,6 +283,26 @@ Tensor geglu(const Tensor& x) { return gated("geglu", Unary::gelu_erf, x); }
 Tensor geglu_tanh(const Tensor& x) { return gated("geglu_tanh", Unary::gelu_tanh, x); }
 Tensor swiglu(const Tensor& x) { return gated("swiglu", Unary::silu, x); }
 
+Tensor activate(Activation f, const Tensor& x) {
+  switch (f) {
+    case Activation::relu:
+      return relu(x);
+    case Activation::gelu_erf:
+      return gelu_erf(x);
+    case Activation::gelu_tanh:
+      return gelu_tanh(x);
+    case Activation::gelu_sigmoid:
+      return sigmoid_gelu(x);
+    case Activation::geglu:
+      return geglu(x);
+    case Activation::geglu_tanh:
+      return geglu_tanh(x);
+    case Activation::silu:
+      break;
+  }
+  return silu(x);
+}
+
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   require(condition && a && b, "where", "an argument is undefined");
   if (condition.dtype() != DType::u8) {

@@ -112,6 +112,26 @@ Tensor geglu(const Tensor& x);
 Tensor geglu_tanh(const Tensor& x);
 Tensor swiglu(const Tensor& x);
 
+/// gelu_erf is x Phi(x); gelu_tanh approximates it with a tanh; gelu_sigmoid is x sigma(1.702 x);
+/// geglu is a gelu_erf(b) for the halves (a, b) of an input of twice the width, geglu_tanh
+/// a gelu_tanh(b).
+enum class Activation : uint8_t {
+  relu,
+  gelu_erf,
+  gelu_tanh,
+  gelu_sigmoid,
+  geglu,
+  silu,
+  geglu_tanh
+};
+/// Whether f takes an input of twice the width of its result.
+constexpr bool is_gated(Activation f) {
+  return f == Activation::geglu || f == Activation::geglu_tanh;
+}
+
+/// Returns f(x), elementwise; the result is half as wide as x if f is gated.
+Tensor activate(Activation f, const Tensor& x);
+
 /// condition != 0 ? a : b, broadcast over all three.
 ///   condition  u8
 ///   a, b       any dtype, the same for both

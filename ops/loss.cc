@@ -231,8 +231,8 @@ class LogitTile {
     std::swap(w.shape[0], w.shape[1]);
     std::swap(w.strides[0], w.strides[1]);
     const Device on = x_.device();
-    kernels::matmul(on, inputs(t0, t1).view(), w,
-                    bias_ ? rows_between(bias_, v0, v1).view() : ConstView{}, z.mut(), false);
+    kernels::matmul(on, inputs(t0, t1).view(), w, z.mut(),
+                    {.bias = bias_ ? rows_between(bias_, v0, v1).view() : ConstView{}});
     if (cap_ != 0) {
       Tensor y = tanh_.alias(z.shape(), z.strides(), 0);
       kernels::unary_forward(on, Unary::affine, 1 / cap_, 0, z.view(), z.mut());
@@ -312,15 +312,16 @@ class HeadGradients {
       const bool all = head_.counted.all;
       if (!all && v0 == 0) part_ = Tensor::zeros({t1 - t0, head_.h.dim(1)}, sums_, on);
       Tensor to = all ? rows_between(sum_[0], t0, t1) : part_;
-      kernels::matmul(on, g.view(), rows_between(head_.weight, v0, v1).view(), {}, to.mut(), true);
+      kernels::matmul(on, g.view(), rows_between(head_.weight, v0, v1).view(), to.mut(),
+                      {.accumulate = true});
       if (!all && v1 == head_.weight.dim(0)) tile.add_to_rows(part_, sum_[0], t0, t1);
     }
     if (sum_[1]) {
       ConstView g_t = g.view();  // [v, t]
       std::swap(g_t.shape[0], g_t.shape[1]);
       std::swap(g_t.strides[0], g_t.strides[1]);
-      kernels::matmul(on, g_t, tile.inputs(t0, t1).view(), {}, rows_between(sum_[1], v0, v1).mut(),
-                      true);
+      kernels::matmul(on, g_t, tile.inputs(t0, t1).view(), rows_between(sum_[1], v0, v1).mut(),
+                      {.accumulate = true});
     }
   }
 

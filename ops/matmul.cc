@@ -1,7 +1,9 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "autograd/checkpoint_scope.h"
 #include "autograd/record.h"
 #include "core/kernels/copy.h"
 #include "core/kernels/matmul.h"
@@ -57,7 +59,7 @@ void sum_products(const ConstView& a, const ConstView& b, const View& c, const D
     }
     return;
   }
-  kernels::matmul(device, a, b, {}, c, true);
+  kernels::matmul(device, a, b, c, {.accumulate = true});
 }
 
 /// Returns the gradient of one operand, in its shape: a b, summed over the axes that were
@@ -67,7 +69,7 @@ Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& op
   const bool narrow = operand.dtype() == DType::f16 || operand.dtype() == DType::bf16;
   if (leading(operand) == batch) {
     Tensor dx = Tensor::like(operand);
-    kernels::matmul(dx.device(), a, b, {}, dx.mut(), false);
+    kernels::matmul(dx.device(), a, b, dx.mut(), {});
     return dx;
   }
   Tensor sum = Tensor::zeros(operand.shape(), narrow ? DType::f32 : operand.dtype(),
@@ -114,13 +116,30 @@ Tensor joined_weight_gradient(const Tensor& weight, const Tensor& dy, const Tens
   int64_t begin = 0;
   for (const Tensor& rows : x) {
     const Tensor g = as_rows(rows_from(dy, begin, rows.dim(1)));  // a copy: one product for all
-    kernels::matmul(sum.device(), swap_last(g.view()), as_rows(rows).view(), {}, sum.mut(), true);
+    kernels::matmul(sum.device(), swap_last(g.view()), as_rows(rows).view(), sum.mut(),
+                    {.accumulate = true});
     begin += rows.dim(1);
   }
   if (!narrow) return sum;
   Tensor dw = Tensor::like(weight);
   kernels::copy(dw.device(), sum.view(), dw.mut());
   return dw;
+}
+
+/// Sets grads[i] and grads[i + 1], the gradients of the weight and the bias of a layer with the
+/// rows x of inputs, where they are wanted.
+void set_parameter_gradients(const Context& c, int i, const Tensor& dy, const Tensor& x,
+                             const Tensor& weight, Grads& grads) {
+  Tensor &dw = grads[static_cast<size_t>(i)], &db = grads[static_cast<size_t>(i + 1)];
+  if (c.wants(i + 1)) db = Tensor::empty({weight.dim(0)}, weight.dtype(), weight.device());
+  if (c.wants(i)) {
+    dw = Tensor::like(weight);
+    kernels::Epilogue epilogue;
+    if (db) epilogue.a_sums = db.mut();
+    kernels::matmul(dw.device(), swap_last(dy.view()), x.view(), dw.mut(), epilogue);
+  } else if (db) {
+    kernels::sum_rows(db.device(), dy.view(), db.mut());
+  }
 }
 
 void require_features(std::string_view op, const Tensor& x, const Tensor& weight) {
@@ -142,6 +161,70 @@ void require_pair(std::string_view op, Named a, Named b) {
   require_floating(op, b.tensor, b.name);
   require_same_dtype(op, a, b);
   require_same_device(op, a, b);
+}
+
+void require_linear(std::string_view op, const Tensor& x, const Tensor& weight,
+                    const Tensor& bias) {
+  require_pair(op, {"x", x}, {"weight", weight});
+  require_rank(op, x, 1);
+  require_rank_is(op, weight, 2, "weight");
+  require_features(op, x, weight);
+  require_bias(op, bias, weight);
+}
+
+/// rows W^T (+ b), and then what the epilogue says: [rows, out].
+Tensor linear_rows(const Tensor& rows, const Tensor& weight, const Tensor& bias,
+                   kernels::Epilogue epilogue = {}) {
+  Tensor y = Tensor::empty({rows.dim(0), weight.dim(0)}, rows.dtype(), rows.device());
+  MacCount::add_products(y.numel() * weight.dim(1));
+  if (bias) epilogue.bias = bias.view();
+  kernels::matmul(y.device(), rows.view(), swap_last(weight.view()), y.mut(), epilogue);
+  return y;
+}
+
+/// Returns the sum of the gradients of input i by other ops, if a product over k that is added to
+/// it has the bits of one that is made apart, as a recomputing wrapper would have it; else null.
+Tensor* sum_for_product(const Context& c, int i, DType dtype, int64_t k) {
+  return k <= kernels::longest_exact_addition(dtype) ? c.add_to(i) : nullptr;
+}
+
+/// Sets grads[i], the gradient of an input of shape [.., in], or adds it to those of other ops.
+void set_input_gradient(const Context& c, int i, const Tensor& dy, const Tensor& weight,
+                        const Shape& shape, Grads& grads) {
+  if (!c.wants(i)) return;
+  Tensor* const sum = sum_for_product(c, i, dy.dtype(), dy.dim(1));
+  Tensor dx = sum != nullptr ? *sum : Tensor::empty(shape, dy.dtype(), dy.device());
+  Tensor flat = dx.alias({dy.dim(0), weight.dim(1)}, {weight.dim(1), 1}, 0);
+  kernels::matmul(dx.device(), dy.view(), weight.view(), flat.mut(),
+                  {.accumulate = sum != nullptr});
+  if (sum == nullptr) grads[static_cast<size_t>(i)] = dx;
+}
+
+/// The function of an epilogue that computes f; none if f is gated.
+std::optional<kernels::Unary> function_of(Activation f) {
+  using kernels::Unary;
+  switch (f) {
+    case Activation::relu:
+      return Unary::relu;
+    case Activation::gelu_erf:
+      return Unary::gelu_erf;
+    case Activation::gelu_tanh:
+      return Unary::gelu_tanh;
+    case Activation::gelu_sigmoid:
+      return Unary::gelu_sigmoid;
+    case Activation::silu:
+      return Unary::silu;
+    case Activation::geglu:
+    case Activation::geglu_tanh:
+      break;
+  }
+  return {};
+}
+
+/// Returns x with its last axis in `width` columns.
+Shape with_last(Shape shape, int64_t width) {
+  shape[shape.rank() - 1] = width;
+  return shape;
 }
 
 }  // namespace
@@ -177,8 +260,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
       autograd::reuse_or_recompute<1>("matmul", inputs, keep, [&]() -> std::array<Tensor, 1> {
         Tensor result = Tensor::empty(shape, a.dtype(), a.device());
         MacCount::add_products(result.numel() * a.dim(-1));
-        kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch), {},
-                        result.mut(), false);
+        kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch),
+                        result.mut(), {});
         return {result};
       });
 
@@ -194,49 +277,27 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  require_pair("linear", {"x", x}, {"weight", weight});
-  require_rank("linear", x, 1);
-  require_rank_is("linear", weight, 2, "weight");
-  require_features("linear", x, weight);
-  require_bias("linear", bias, weight);
+  require_linear("linear", x, weight, bias);
   const Tensor rows = as_rows(x);  // [rows, in]
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = weight.dim(0);
+  const Shape shape = with_last(x.shape(), weight.dim(0));
   const Tensor inputs[] = {x, weight, bias};
   const SaveList keep = save(rows, weight);
   const auto [y] =
       autograd::reuse_or_recompute<1>("linear", inputs, keep, [&]() -> std::array<Tensor, 1> {
-        Tensor result = Tensor::empty(shape, x.dtype(), x.device());
-        MacCount::add_products(result.numel() * weight.dim(1));
-        Tensor out = result.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
-        kernels::matmul(result.device(), rows.view(), swap_last(weight.view()),
-                        bias ? bias.view() : ConstView{}, out.mut(), false);
-        return {result};
+        return {linear_rows(rows, weight, bias).alias(shape, contiguous_strides(shape), 0)};
       });
 
   const Shape x_shape = x.shape();
-  return record(
-      "linear", {x, weight, bias}, y, keep, [x_shape](const Context& c, const Tensor& dy) -> Grads {
-        const auto saved = c.saved<2>();
-        const Tensor &in = saved[0], &w = saved[1];
-        const Tensor g = as_rows(dy);  // [rows, out]
-        Grads grads(3);
-        if (c.wants(0)) {
-          Tensor dx = Tensor::empty(x_shape, in.dtype(), in.device());
-          Tensor flat = dx.alias(in.shape(), contiguous_strides(in.shape()), 0);
-          kernels::matmul(dx.device(), g.view(), w.view(), {}, flat.mut(), false);
-          grads[0] = dx;
-        }
-        if (c.wants(1)) {
-          grads[1] = Tensor::like(w);
-          kernels::matmul(w.device(), swap_last(g.view()), in.view(), {}, grads[1].mut(), false);
-        }
-        if (c.wants(2)) {
-          grads[2] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
-          kernels::sum_rows(w.device(), g.view(), grads[2].mut());
-        }
-        return grads;
-      });
+  return record("linear", {x, weight, bias}, y, keep,
+                [x_shape](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<2>();
+                  const Tensor &in = saved[0], &w = saved[1];
+                  const Tensor g = as_rows(dy);  // [rows, out]
+                  Grads grads(3);
+                  set_input_gradient(c, 0, g, w, x_shape, grads);
+                  set_parameter_gradients(c, 1, g, in, w, grads);
+                  return grads;
+                });
 }
 
 Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight,
@@ -265,34 +326,78 @@ Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight
         const ConstView w = repeat(swap_last(weight.view()), {batch});
         for (const auto& [begin, rows] : {std::pair{int64_t{0}, before}, std::pair{first, x}}) {
           Tensor part = rows_from(result, begin, rows.dim(1));
-          kernels::matmul(result.device(), rows.view(), w, bias ? bias.view() : ConstView{},
-                          part.mut(), false);
+          kernels::matmul(result.device(), rows.view(), w, part.mut(),
+                          {.bias = bias ? bias.view() : ConstView{}});
         }
         return {result};
       });
 
-  return record(op, {before, x, weight, bias}, y, keep,
-                [](const Context& c, const Tensor& dy) -> Grads {
-                  const auto saved = c.saved<3>();
-                  const Tensor &w = saved[2], in[] = {saved[0], saved[1]};
-                  Grads grads(4);
-                  int64_t begin = 0;
-                  for (int s = 0; s < 2; ++s) {
-                    const int64_t rows = in[s].dim(1);
-                    if (c.wants(s)) {
-                      grads[s] = Tensor::empty(in[s].shape(), w.dtype(), w.device());
-                      kernels::matmul(w.device(), rows_from(dy, begin, rows).view(),
-                                      repeat(w.view(), {dy.dim(0)}), {}, grads[s].mut(), false);
-                    }
-                    begin += rows;
-                  }
-                  if (c.wants(2)) grads[2] = joined_weight_gradient(w, dy, in);
-                  if (c.wants(3)) {
-                    grads[3] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
-                    kernels::sum_rows(w.device(), as_rows(dy).view(), grads[3].mut());
-                  }
-                  return grads;
-                });
+  return record(
+      op, {before, x, weight, bias}, y, keep, [](const Context& c, const Tensor& dy) -> Grads {
+        const auto saved = c.saved<3>();
+        const Tensor &w = saved[2], in[] = {saved[0], saved[1]};
+        Grads grads(4);
+        int64_t begin = 0;
+        for (int s = 0; s < 2; ++s) {
+          const int64_t rows = in[s].dim(1);
+          if (c.wants(s)) {
+            Tensor* const sum = sum_for_product(c, s, dy.dtype(), dy.dim(2));
+            Tensor dx = sum != nullptr ? *sum : Tensor::empty(in[s].shape(), w.dtype(), w.device());
+            kernels::matmul(w.device(), rows_from(dy, begin, rows).view(),
+                            repeat(w.view(), {dy.dim(0)}), dx.mut(),
+                            {.accumulate = sum != nullptr});
+            if (sum == nullptr) grads[s] = dx;
+          }
+          begin += rows;
+        }
+        if (c.wants(2)) grads[2] = joined_weight_gradient(w, dy, in);
+        if (c.wants(3)) {
+          grads[3] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
+          kernels::sum_rows(w.device(), as_rows(dy).view(), grads[3].mut());
+        }
+        return grads;
+      });
+}
+
+Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_bias, Activation f,
+                    const Tensor& out_weight, const Tensor& out_bias) {
+  constexpr const char* op = "feed_forward";
+  const std::optional<kernels::Unary> function = function_of(f);
+  if (!function || autograd::CheckpointScope::current() != nullptr) {
+    return linear(activate(f, linear(x, in_weight, in_bias)), out_weight, out_bias);
+  }
+  require_linear(op, x, in_weight, in_bias);
+  const Tensor rows = as_rows(x);  // [rows, in]
+  Tensor slope;
+  const Tensor inputs[] = {x, in_weight, in_bias, out_weight, out_bias};
+  kernels::Epilogue epilogue{.function = function};
+  if (f != Activation::relu && autograd::wants_graph(inputs)) {
+    slope = Tensor::empty({rows.dim(0), in_weight.dim(0)}, x.dtype(), x.device());
+    epilogue.slope = slope.mut();
+  }
+  const Tensor h = linear_rows(rows, in_weight, in_bias, epilogue);  // [rows, F]
+  require_linear(op, h, out_weight, out_bias);
+  const Shape shape = with_last(x.shape(), out_weight.dim(0)), x_shape = x.shape();
+  const Tensor y = linear_rows(h, out_weight, out_bias).alias(shape, contiguous_strides(shape), 0);
+
+  return record(
+      op, {x, in_weight, in_bias, out_weight, out_bias}, y,
+      save(rows, in_weight, out_weight, h, slope),
+      [x_shape, relu = f == Activation::relu](const Context& c, const Tensor& dy) -> Grads {
+        const auto saved = c.saved<5>();
+        const Tensor &in = saved[0], &w1 = saved[1], &w2 = saved[2], &hidden = saved[3];
+        const Tensor g = as_rows(dy);  // [rows, out]
+        Grads grads(5);
+        set_parameter_gradients(c, 3, g, hidden, w2, grads);
+        if (!c.wants(0) && !c.wants(1) && !c.wants(2)) return grads;
+        Tensor dz = Tensor::like(hidden);  // of x W1^T + b1
+        kernels::Epilogue derivative;
+        (relu ? derivative.positive : derivative.factor) = (relu ? hidden : saved[4]).view();
+        kernels::matmul(dz.device(), g.view(), w2.view(), dz.mut(), derivative);
+        set_parameter_gradients(c, 1, dz, in, w1, grads);
+        set_input_gradient(c, 0, dz, w1, x_shape, grads);
+        return grads;
+      });
 }
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/tensor.h"
+#include "ops/elementwise.h"
 
 namespace longspan {
 
@@ -35,5 +36,18 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 ///   throws   ShapeError, DTypeError, DeviceError
 Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight,
                      const Tensor& bias = {});
+
+/// y = f(x W1^T + b1) W2^T + b2: a feed-forward layer. Has the bits of linear(activate(f,
+/// linear(x))), forward and backward, but those of the sums over rows in the gradients of biases; f
+/// and its derivative are applied to the products while they are in the caches. Within a checkpoint
+/// scope, and if f is gated, it is those three ops.
+///   x           [..., in]   f64 f32 f16 bf16
+///   in_weight   [F, in], or [2 F, in] if f is gated; in_bias [F or 2 F], or undefined
+///   out_weight  [out, F];  out_bias [out], or undefined; all of the dtype of x
+///   returns     [..., out]
+///   saves       x, both weights, h = f(x W1^T + b1) and, but for relu, the derivative of f, [...,
+///   F] throws      ShapeError, DTypeError, DeviceError
+Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_bias, Activation f,
+                    const Tensor& out_weight, const Tensor& out_bias);
 
 }  // namespace longspan

@@ -126,7 +126,7 @@ Tensor swapped(const Tensor& x) {
 
 void product(const Tensor& a, const Tensor& b, Tensor c) {
   if (c.numel() == 0) return;
-  kernels::matmul(a.device(), a.view(), b.view(), {}, c.mut(), true);
+  kernels::matmul(a.device(), a.view(), b.view(), c.mut(), {.accumulate = true});
 }
 
 void forward_products(const Convolution& g, const Tensor& x, const Tensor& w, const Tensor& bias,

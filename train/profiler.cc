@@ -137,8 +137,8 @@ void Profiler::kernel_ends(std::span<const Operand> operands) {
   s.workspace = follow_memory() - held;
   s.live = live_;
   for (const Operand& o : operands) s.bytes += o.bytes;
-  if (texts_[static_cast<size_t>(s.name)] == "matmul" && operands.size() >= 4) {
-    s.macs = operands[3].numel * operands[0].last;
+  if (texts_[static_cast<size_t>(s.name)] == "matmul" && operands.size() >= 3) {
+    s.macs = operands[2].numel * operands[0].last;
   }
   if (!nodes_.empty() && !again()) {
     s.direction = Direction::backward;

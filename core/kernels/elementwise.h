@@ -41,7 +41,8 @@ enum class Binary : uint8_t { add, sub, mul, div, maximum, minimum };
 enum class Comparison : uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
 
 /// y = f(x). Same shape and floating dtype; any strides (y without overlap). For this and the
-/// following kernels, stride 0 repeats an input, and f16 and bf16 are computed in f32.
+/// following kernels, stride 0 repeats an input, f16 and bf16 are computed in f32, and a result may
+/// be an input.
 inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x, View y)>
     unary_forward{"unary_forward"};
 /// dx = f'(x) dy, from x or y as listed in Unary.
@@ -50,7 +51,7 @@ inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x_or_
     unary_backward{"unary_backward"};
 /// y = f(x), slope = f'(x), for silu and the gelus, where both share the expensive part.
 inline constinit Kernel<void(Unary f, ConstView x, View y, View slope)> unary_slope{"unary_slope"};
-/// y = f(a, b). maximum and minimum give NaN if either is NaN. y may be a or b.
+/// y = f(a, b). maximum and minimum give NaN if either is NaN.
 inline constinit Kernel<void(Binary f, ConstView a, ConstView b, View y)> binary{"binary"};
 /// y = a f b ? 1 : 0. a and b have the same dtype, any; y is u8.
 inline constinit Kernel<void(Comparison f, ConstView a, ConstView b, View y)> compare{"compare"};

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <optional>
+
 #include "core/kernel.h"
+#include "core/kernels/elementwise.h"
 #include "core/view.h"
 
 namespace longspan {
@@ -17,15 +20,55 @@ enum class PeakLoop { registers, loads, dots };
 
 namespace longspan::kernels {
 
-/// c = a b (+ bias) (+ c), for each index of the leading axes, which are equal for all three.
+/// What a product does with its sums s = a b before it stores them: what is given, in this order.
+/// All but `accumulate` and `bias` are for a single matrix c; their views have its dtype, [M, N]
+/// those of its shape and unit stride along N. f16 and bf16 are rounded after `bias`, `function`
+/// and `factor`, as if these were kernels of their own.
+struct Epilogue {
+  bool accumulate = false;             ///< s += c
+  ConstView bias = {};                 ///< [N] any stride, the dtype of a: s += bias
+  std::optional<Unary> function = {};  ///< s = f(s); not for a c that is wider than a
+  View slope = {};                     ///< [M, N] is set to f'(s), for silu and the gelus
+  ConstView factor = {};               ///< [M, N]: s *= factor
+  ConstView positive = {};             ///< [M, N]: s = 0 where it is not above 0
+  View a_sums = {};                    ///< [M] contiguous, the dtype of a: its sums over k
+  /// Whether s changes after `bias`.
+  bool changes_sums() const { return function || factor || positive; }
+  /// Calls f(tensor) for each of its tensors.
+  template <class F, class E>
+  static void visit_tensors(F&& f, E& e) {
+    f(e.bias), f(e.slope), f(e.factor), f(e.positive), f(e.a_sums);
+  }
+};
+
+/// Returns the longest k for which a product that is added to c has the bits of a product of its
+/// own that is added later: 0 for 16 bits, whose sums are not rounded before they are added.
+constexpr int64_t longest_exact_addition(DType dtype) {
+  return dtype == DType::f64 ? 256 : dtype == DType::f32 ? 512 : 0;
+}
+
+/// c = a b, and then what the epilogue says, for each index of the leading axes, which are equal
+/// for all three.
 ///   a [..., M, K], b [..., K, N]  any strides (0 repeats a matrix), one floating dtype
-///   bias [N] any stride, or empty; the dtype of a
 ///   c [..., M, N]  unit stride along N; the dtype of a, or f32 for f16 and bf16
 /// Sums run over k in order, in f64 for f64 and f32 otherwise: the bits of an element of c depend
 /// only on its row of a, its column of b and K. With MatmulLibrary::openblas, if that library can
-/// read the operands, they also depend on the element's index and on the sizes of c.
-inline constinit Kernel<void(ConstView a, ConstView b, ConstView bias, View c, bool accumulate)>
-    matmul{"matmul"};
+/// read the operands, they also depend on the element's index and on the sizes of c. a_sums are
+/// those of sum_rows(), or partial sums over four interleaved parts of 512 of k, added in order;
+/// which, depends on shapes, strides and dtypes.
+inline constinit Kernel<void(ConstView a, ConstView b, View c, const Epilogue& epilogue)> matmul{
+    "matmul"};
+
+/// Does what `changes_sums()` says to the stored c, by kernels of their own.
+inline void finish_apart(const Epilogue& e, const View& c) {
+  if (e.slope) {
+    unary_slope(c.device, *e.function, c, c, e.slope);
+  } else if (e.function) {
+    unary_forward(c.device, *e.function, 0, 0, c, c);
+  }
+  if (e.factor) binary(c.device, Binary::mul, c, e.factor, c);
+  if (e.positive) unary_backward(c.device, Unary::relu, 0, 0, e.positive, c, c);
+}
 
 /// y[j] = sum over i of x[i, j].  x [rows, n] of any strides, y [n] contiguous, same floating
 /// dtype. Partial sums over fixed runs of rows are added in order.

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <string_view>
 
+#include "cpu/matmul/gemm_epilogue.h"
+
 namespace longspan::cpu {
 namespace {
 
@@ -50,6 +52,16 @@ void multiply(const Gemm& g, int64_t i0, int64_t j0, int64_t m, int64_t n, F gem
   }
 }
 
+/// Applies what changes the sums to those of a task.
+template <class T>
+void finish_rows(const Gemm& g, const Part& rows, const Part& columns) {
+  if (g.finish == nullptr) return;
+  for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
+    finish_sums(*g.finish, g.c_dtype, i, columns.begin, columns.size,
+                static_cast<T*>(g.c) + i * g.c_row + columns.begin);
+  }
+}
+
 }  // namespace
 
 bool fits_openblas(const Gemm& g) {
@@ -83,8 +95,10 @@ void run_gemm_openblas(const Gemm& g, const GemmPlan& plan, int64_t task) {
   const Part rows = plan.rows(g, task), columns = plan.columns(g, task);
   if (g.dtype == DType::f64) {
     multiply<double>(g, rows.begin, columns.begin, rows.size, columns.size, cblas_dgemm);
+    finish_rows<double>(g, rows, columns);
   } else {
     multiply<float>(g, rows.begin, columns.begin, rows.size, columns.size, cblas_sgemm);
+    finish_rows<float>(g, rows, columns);
   }
 }
 

@@ -198,7 +198,8 @@ constexpr int64_t rows_ahead = 8;
 /// Packs panels of b, `apart` from each other: columns [0, n) of k rows; the last panel is padded
 /// with zeros to its width.
 template <class T, class S>
-HWY_NOINLINE void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to, int64_t apart) {
+HWY_NOINLINE void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to,
+                              int64_t apart) {
   constexpr int64_t width = panel<T>;
   const int64_t full = n / width * width, steps = pieces(k, group<T>);
   if (full < n) {

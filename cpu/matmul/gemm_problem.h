@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/kernels/matmul.h"
 
 namespace longspan::cpu {
 
@@ -25,6 +26,8 @@ struct Gemm {
   bool openblas = false;    // use OpenBLAS, if fits_openblas() allows
   bool transposed = false;  // c is stored as its transpose
   bool splits_k = false;    // tasks may be segments of k
+  const kernels::Epilogue* finish = nullptr;  // what changes the sums in the end, or null
+  void* a_sums = nullptr;  // [blocks of k, m], gets the sums of a's rows if GemmPlan::sums_a
 };
 
 /// A product of at most so many rows reads b in place where it can.
@@ -66,6 +69,7 @@ struct GemmPlan {
   int64_t segments = 1;                   // of k
   int64_t block = 1;                      // elements of a block of k
   int64_t scratch = 0;                    // bytes for each working thread
+  bool sums_a = false;                    // the sums of a's rows are made while it is packed
 
   int64_t tasks() const { return segments * down * beside; }
   Part rows(const Gemm& g, int64_t task) const {

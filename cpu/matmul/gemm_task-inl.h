@@ -26,6 +26,7 @@
 #include <type_traits>
 
 #include "core/dtype.h"
+#include "cpu/matmul/gemm_epilogue.h"
 #include "cpu/matmul/gemm_few-inl.h"
 #include "cpu/matmul/gemm_pack-inl.h"
 #include "cpu/matmul/gemm_problem.h"
@@ -136,6 +137,27 @@ HWY_NOINLINE Steps pack_columns(const Strips& strips, int64_t k, const S* a, int
   }
   pack_steps(strips, p, pieces(k, group<T>), k, a, col, to, apart);
   return {1, tile_rows};
+}
+
+/// to[r] = the sum over k steps of row r of a packed, transposed strip: partial sums of every
+/// fourth step, the same for vectors of any width.
+template <class T>
+void sum_strip(int64_t k, int64_t rows, const T* strip, T* to) {
+  const Tag<T> d;
+  for (int64_t i = 0; i < rows; i += lanes<T>) {
+    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    const T* p = strip + i;
+    int64_t step = 0;
+    for (; step + 4 <= k; step += 4, p += 4 * tile_rows) {
+      s0 = hn::Add(s0, hn::LoadU(d, p));
+      s1 = hn::Add(s1, hn::LoadU(d, p + tile_rows));
+      s2 = hn::Add(s2, hn::LoadU(d, p + 2 * tile_rows));
+      s3 = hn::Add(s3, hn::LoadU(d, p + 3 * tile_rows));
+    }
+    for (; step < k; ++step, p += tile_rows) s0 = hn::Add(s0, hn::LoadU(d, p));
+    simd::store(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), d, to + i,
+                static_cast<size_t>(rows - i));
+  }
 }
 
 /// Whether few_across() reads b.
@@ -287,6 +309,7 @@ GemmPlan plan_for(const Gemm& g, int threads) {
   plan.down = pieces(g.m, placement == AccumulatorPlacement::task ? 240 : most_rows);
   if (placement == AccumulatorPlacement::task) plan.beside = pieces(g.n, block_columns<T>(g));
   if (threads > 1) plan = divide<T>(g, plan, threads);
+  plan.sums_a = group<T> == 1 && transposes_a(g) && !direct_a<T>(g) && !g.transposed;
   int64_t elements = strip_elements<T>(g, plan) + panel_elements<T>(g, plan);
   if (placement == AccumulatorPlacement::task) {
     elements += plan.most_rows(g) * plan.most_columns(g);
@@ -345,6 +368,7 @@ void add_partial_row(const Gemm& g, const GemmPlan& plan, const T* partial, int6
     }
     simd::store(sum, d, c + j, left);
   });
+  if (g.finish != nullptr) finish_sums(*g.finish, g.c_dtype, row, 0, g.n, c);
 }
 
 /// A task of a product: a part of its rows, columns and blocks of k.
@@ -396,7 +420,9 @@ class Task {
       next_ = last ? NextOfB{} : next_of_b(block_of(i + 1), part_at(i + 1));
       run_columns(part_at(i));
     }
+    if (g_.finish != nullptr && g_.transposed) finish_transposed_rows();
     if (placement_ == AccumulatorPlacement::task) {
+      if (g_.finish != nullptr) finish(0, rows_.size, {0, columns_.size}, wide_);
       narrow(wide_, rows_.size, columns_.size, narrow_c_);
     }
   }
@@ -433,6 +459,8 @@ class Task {
     k_ = std::min(columns, g_.k - k0_);
     apart_ = pieces(k_, group<T>) * panel<T> + panel_gap;
     accumulates_ = g_.accumulate || block > 0;
+    finishes_ = g_.finish != nullptr && !g_.transposed && k0_ + k_ == g_.k &&
+                block < first_partial_ && placement_ != AccumulatorPlacement::task;
     if (block >= first_partial_) {
       c_row_ = g_.n;
       c_ = partial_ + (block - first_partial_) * g_.m * g_.n + rows_.begin * g_.n + columns_.begin;
@@ -468,8 +496,24 @@ class Task {
       S* to = narrow_c_ + i * g_.c_row + part.begin;
       if (placement_ == AccumulatorPlacement::strip) widen(to, rows, part.size, sums);
       run_strip(strip, s, i, rows, b, part, lying, sums);
+      if (finishes_) finish(i, rows, part, sums);
       if (placement_ == AccumulatorPlacement::strip) narrow(sums, rows, part.size, to);
       i += rows;
+    }
+  }
+
+  /// Applies what changes the sums to those of `rows` rows from row i on, in the columns of `part`.
+  void finish(int64_t i, int64_t rows, const Part& part, Sum<T>* sums) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      finish_sums(*g_.finish, g_.c_dtype, rows_.begin + i + r, columns_.begin + part.begin,
+                  part.size, sums + r * c_row_);
+    }
+  }
+  /// The same for all of a transposed product, whose columns are rows of c.
+  void finish_transposed_rows() const {
+    for (int64_t j = 0; j < columns_.size; ++j) {
+      finish_sums(*g_.finish, g_.c_dtype, columns_.begin + j, rows_.begin, rows_.size,
+                  sums_ + j * g_.c_row);
     }
   }
 
@@ -497,9 +541,20 @@ class Task {
       for (int64_t x = 0; x < count; ++x) packed_to_ += high[x] = least_ + (s + x < high_ ? 1 : 0);
       const Strips strips{high, count, g_.m - rows_.begin - i};
       steps_ = pack_columns(strips, k_, from, g_.a_col, to, size);
+      if (g_.a_sums != nullptr && columns_.begin == 0) sum_strips(strips, i, to);
       tiles_done_ = 0;
     }
     return to;
+  }
+
+  /// Sums packed strips, whose first row is row i of the task, over the block of k.
+  void sum_strips(const Strips& strips, int64_t i, const T* packed) const {
+    if constexpr (group<T> == 1) {
+      T* to = static_cast<T*>(g_.a_sums) + k0_ / depth<T> * g_.m + rows_.begin + i;
+      for (int64_t s = 0; s < strips.count; to += strips.rows[s], ++s) {
+        sum_strip(k_, strips.rows[s], packed + s * strip_size<T>(g_), to);
+      }
+    }
   }
 
   /// Returns the lines that the next tile prefetches, beside strip s, which was packed or kept.
@@ -586,7 +641,7 @@ class Task {
   int64_t apart_ = 0;       // T between panels
   Sum<T>* c_ = nullptr;     // where its sums go
   int64_t c_row_ = 0;
-  bool accumulates_ = false;
+  bool accumulates_ = false, finishes_ = false;
   NextOfB next_;
   Steps steps_{};           // of the current strip
   int64_t packed_to_ = 0;   // rows that were packed or read

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/kernels/matmul.h"
 #include "cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,6 +74,8 @@ constexpr int64_t panel = 2 * lanes<T>;  // columns of a register tile
 constexpr int64_t tile_rows = vector_bytes == 64 ? 12 : 6;
 template <class T>
 constexpr int64_t depth = 2048 / static_cast<int64_t>(sizeof(T));  // of a block of k, in T
+static_assert(depth<float> >= kernels::longest_exact_addition(DType::f32));
+static_assert(depth<double> >= kernels::longest_exact_addition(DType::f64));
 // A packed row is a little longer, so that rows fall into different cache sets.
 template <class T>
 constexpr int64_t strip_row = depth<T> + 16;

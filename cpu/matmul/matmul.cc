@@ -14,6 +14,8 @@
 namespace longspan::cpu {
 namespace {
 
+using kernels::Epilogue;
+
 /// Returns the offset of matrix `index` among the leading axes of v.
 int64_t batch_offset(const Shape& shape, const Strides& strides, int64_t index) {
   int64_t offset = 0;
@@ -58,65 +60,34 @@ bool by_openblas(const Gemm& g) {
   return !rounded && fits_openblas(g);
 }
 
-void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
-  const int64_t M = c.dim(-2), N = c.dim(-1), K = a.dim(-1);
-  const int64_t batch = M * N == 0 ? 0 : c.numel() / (M * N);
-  if (batch == 0) return;
-  if (K == 0) {
-    if (c.device == meta_device) return;
-    for (int64_t i = 0; i < batch; ++i) {
-      visit_floating(c.dtype, [&](auto tag) {
-        store_empty<typename decltype(tag)::type>(bias, c, batch_offset(c.shape, c.strides, i),
-                                                  accumulate);
-      });
-    }
-    return;
-  }
-
-  const DType sums = accumulator_of(a.dtype);
-  const bool packed_bias = bias && (bias.dtype != sums || bias.stride(0) != 1);
-  const bool runs = c.device != meta_device;  // on the meta device only the workspace is allocated
-  Scratch wide_bias(packed_bias ? N * size_of(sums) : 0, c.device);
-  if (packed_bias && runs) {
+/// The bias in the accumulator type, with unit stride: a view of it where it is that already.
+class WideBias {
+ public:
+  WideBias(const ConstView& bias, DType sums, int64_t n, const Device& device)
+      : packed_(bias && (bias.dtype != sums || bias.stride(0) != 1)),
+        scratch_(packed_ ? n * size_of(sums) : 0, device),
+        data_(packed_ ? scratch_.data() : bias.data) {
+    if (!packed_ || device == meta_device) return;
     visit_floating(bias.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      auto* to = wide_bias.as<Accumulator<T>>();
-      for (int64_t j = 0; j < N; ++j) {
+      auto* to = scratch_.as<Accumulator<T>>();
+      for (int64_t j = 0; j < n; ++j) {
         to[j] = static_cast<Accumulator<T>>(bias.as<T>()[j * bias.stride(0)]);
       }
     });
   }
-  Gemm g{M,
-         N,
-         K,
-         a.data,
-         a.stride(-2),
-         a.stride(-1),
-         b.data,
-         b.stride(-2),
-         b.stride(-1),
-         packed_bias ? wide_bias.data() : bias.data,
-         c.data,
-         c.stride(-2),
-         a.dtype,
-         c.dtype,
-         accumulate,
-         by_dot(a.dtype)};
-  g.openblas = by_openblas(g);
-  if (pays_to_transpose(g)) g = transposed(g);
-  const bool parallel = batch * M * N * K >= least_parallel;
-  const int threads = parallel ? num_threads() : 1;
-  g.splits_k = batch == 1;
-  const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
+  const void* data() const { return data_; }
+
+ private:
+  bool packed_;
+  Scratch scratch_;
+  const void* data_;
+};
+
+/// Runs the tasks of `batch` products like g, whose operands lie as a, b and c say.
+void run_tasks(const Gemm& g, const GemmPlan& plan, const ConstView& a, const ConstView& b,
+               const View& c, int64_t batch, bool parallel, char* space, void* partial) {
   const int64_t tasks = plan.tasks(), bytes = memory::block_bytes(plan.scratch);
-  // For a small product, allocating from the arena would take a tenth of the time.
-  constexpr int64_t near = 32 << 10;
-  const bool fits = threads == 1 && bytes <= near;
-  alignas(64) char nearby[near];
-  Scratch scratch(fits ? 0 : bytes * threads, c.device);
-  Scratch partial(plan.partial_sums(g) * size_of(c.dtype), c.device);
-  if (!runs) return;
-  char* space = fits ? nearby : scratch.as<char>();
   const auto task = [&](int64_t index) {
     Gemm one = g;
     if (batch > 1) {
@@ -126,11 +97,10 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
       if (g.transposed) std::swap(one.a, one.b);
       one.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
     }
-    run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes,
-             partial.data());
+    run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes, partial);
   };
   const int64_t all = batch * tasks;
-  if (parallel && g.openblas && threads > openblas_callers) {
+  if (parallel && g.openblas && num_threads() > openblas_callers) {
     parallel_for(openblas_callers, [&](int64_t first) {
       for (int64_t i = first; i < all; i += openblas_callers) task(i);
     });
@@ -141,9 +111,67 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   }
   if (plan.segments > 1) {
     parallel_ranges(g.m, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) add_partial_sums(g, plan, partial.data(), i);
+      for (int64_t i = begin; i < end; ++i) add_partial_sums(g, plan, partial, i);
     });
   }
+}
+
+/// Adds the sums of the blocks of k, [blocks, n], in order.
+void add_blocks(const void* sums, int64_t blocks, const View& y) {
+  visit_floating(y.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto* from = static_cast<const Accumulator<T>*>(sums);
+    const int64_t n = y.dim(0);
+    for (int64_t j = 0; j < n; ++j) {
+      Accumulator<T> sum = from[j];
+      for (int64_t i = 1; i < blocks; ++i) sum += from[i * n + j];
+      y.as<T>()[j] = T(sum);
+    }
+  });
+}
+
+/// Computes `batch` products of sums that are not empty. Returns whether a_sums are computed too.
+bool multiply(const ConstView& a, const ConstView& b, const View& c, const Epilogue& e,
+              int64_t batch) {
+  const DType sums = accumulator_of(a.dtype);
+  const WideBias bias(e.bias, sums, c.dim(-1), c.device);
+  Gemm g{.m = c.dim(-2),
+         .n = c.dim(-1),
+         .k = a.dim(-1),
+         .a = a.data,
+         .a_row = a.stride(-2),
+         .a_col = a.stride(-1),
+         .b = b.data,
+         .b_row = b.stride(-2),
+         .b_col = b.stride(-1),
+         .bias = bias.data(),
+         .c = c.data,
+         .c_row = c.stride(-2),
+         .dtype = a.dtype,
+         .c_dtype = c.dtype,
+         .accumulate = e.accumulate,
+         .dot = by_dot(a.dtype),
+         .splits_k = batch == 1,
+         .finish = e.changes_sums() ? &e : nullptr};
+  g.openblas = by_openblas(g);
+  const bool parallel = batch * g.m * g.n * g.k >= least_parallel;
+  if (pays_to_transpose(g)) g = transposed(g);
+  const int threads = parallel ? num_threads() : 1;
+  const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
+  const bool sums_a = e.a_sums && plan.sums_a;
+  // For a small product, allocating from the arena would take a tenth of the time.
+  constexpr int64_t near = 32 << 10;
+  const int64_t bytes = memory::block_bytes(plan.scratch);
+  const bool fits = threads == 1 && bytes <= near;
+  alignas(64) char nearby[near];
+  Scratch scratch(fits ? 0 : bytes * threads, c.device);
+  Scratch partial(plan.partial_sums(g) * size_of(c.dtype), c.device);
+  Scratch a_sums(sums_a ? plan.blocks_of(g) * g.m * size_of(sums) : 0, c.device);
+  if (c.device == meta_device) return sums_a;
+  if (sums_a) g.a_sums = a_sums.data();
+  run_tasks(g, plan, a, b, c, batch, parallel, fits ? nearby : scratch.as<char>(), partial.data());
+  if (sums_a) add_blocks(a_sums.data(), plan.blocks_of(g), e.a_sums);
+  return sums_a;
 }
 
 constexpr int64_t rows_of_partial = 256;
@@ -177,6 +205,28 @@ void sum_rows_as(const ConstView& x, const View& y) {
 
 void sum_rows(ConstView x, View y) {
   visit_floating(x.dtype, [&](auto tag) { sum_rows_as<typename decltype(tag)::type>(x, y); });
+}
+
+void matmul(ConstView a, ConstView b, View c, const Epilogue& e) {
+  const int64_t matrix = c.dim(-2) * c.dim(-1), batch = matrix == 0 ? 0 : c.numel() / matrix;
+  bool summed = false;
+  if (batch > 0 && a.dim(-1) > 0) {
+    summed = multiply(a, b, c, e, batch);
+  } else if (batch > 0 && c.device != meta_device) {
+    for (int64_t i = 0; i < batch; ++i) {
+      visit_floating(c.dtype, [&](auto tag) {
+        store_empty<typename decltype(tag)::type>(e.bias, c, batch_offset(c.shape, c.strides, i),
+                                                  e.accumulate);
+      });
+    }
+    finish_apart(e, c);
+  }
+  if (e.a_sums && !summed) {
+    ConstView columns = a;  // a^T
+    std::swap(columns.shape[0], columns.shape[1]);
+    std::swap(columns.strides[0], columns.strides[1]);
+    sum_rows(columns, e.a_sums);
+  }
 }
 
 }  // namespace

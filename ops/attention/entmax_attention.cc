@@ -194,7 +194,7 @@ kernels::EntmaxTile described(const Tile& t, const Call& call, const Lengths& le
 }
 
 void multiply(const Tensor& a, const Tensor& b, Tensor to, bool accumulate = false) {
-  kernels::matmul(a.device(), a.view(), b.view(), {}, to.mut(), accumulate);
+  kernels::matmul(a.device(), a.view(), b.view(), to.mut(), {.accumulate = accumulate});
 }
 
 /// x in the dtype that scores are computed in.

@@ -90,6 +90,37 @@ TEST(Backward, GradientsThatShareStorageAreNotAddedToInPlace) {
   EXPECT_EQ(values_of(grad(y)), (std::vector<double>{1, 1, 1, 1}));
 }
 
+// Products add to the gradient that other ops have given their input, where it is theirs alone: not
+// where it is still another op's dy, and not at a leaf.
+TEST(Backward, ProductsAddToTheGradientOfTheirInput) {
+  const auto values = [](int64_t n) {
+    std::vector<double> x(static_cast<size_t>(n));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(0.7 * static_cast<double>(i) + 0.3);
+    return x;
+  };
+  const Tensor start = Tensor::from(values(12), {4, 3});
+  const Tensor weights[] = {Tensor::from(values(9), {3, 3}), Tensor::from(values(9), {3, 3}) * 2.0};
+  for (const bool retain : {false, true}) {
+    Tensor x = start.detach(), w0 = contiguous(weights[0]), w1 = contiguous(weights[1]);
+    for (Tensor* leaf : {&x, &w0, &w1}) set_requires_grad(*leaf);
+    const Tensor h = x * 1.5;
+    const Tensor y = add(add(h, linear(h, w0)), linear(h, w1));
+    const int times = retain ? 2 : 1;
+    for (int i = 0; i < times; ++i) backward(sum(square(y)), {}, {.retain = i + 1 < times});
+
+    // The same by the definition: dy = 2 y, dh = dy + dy W0 + dy W1, dW = dy^T h.
+    const NoGrad off;
+    const Tensor dy = y.detach() * 2.0, hd = h.detach();
+    const Tensor dh = dy + matmul(dy, weights[0]) + matmul(dy, weights[1]);
+    const auto expect_near = [&](const Tensor& found, const Tensor& wanted) {
+      const auto a = found.to_vector<double>(), b = wanted.to_vector<double>();
+      for (size_t i = 0; i < b.size(); ++i) EXPECT_NEAR(a[i], times * b[i], 1e-12);
+    };
+    expect_near(grad(x), dh * 1.5);
+    for (const Tensor* w : {&w0, &w1}) expect_near(grad(*w), matmul(transpose(dy, 0, 1), hd));
+  }
+}
+
 TEST(Backward, SeveralOutputsGiveTheSum) {
   Tensor x = leaf({1, 2});
   const Tensor a = mul(x, 2.0), b = mul(x, x);

@@ -259,8 +259,8 @@ TEST(Matmul, FewRowsOfManyColumns) {
     const Tensor bias = cast(make(randn({n}), Generator{3}, f32_making), dtype);
     const auto product = [&](const Tensor& rows) {
       Tensor c = full({rows.dim(0), n}, 0.5, dtype);
-      kernels::matmul(c.device(), rows.view(), transpose(b, 0, 1).view(), bias.view(), c.mut(),
-                      true);
+      kernels::matmul(c.device(), rows.view(), transpose(b, 0, 1).view(), c.mut(),
+                      {.accumulate = true, .bias = bias.view()});
       return numbers(cast(c, DType::f32));
     };
     const std::vector<float> all = product(a);
@@ -405,7 +405,8 @@ TEST(Matmul, RowsBesideALargeMatrix) {
   const Tensor bias = make(randn({n}), Generator{3}, f32_making);
   const auto product = [&](const Tensor& rows) {
     Tensor c = full({2, rows.dim(1), n}, 0.5, DType::f32);
-    kernels::matmul(c.device(), rows.view(), transpose(b, 1, 2).view(), bias.view(), c.mut(), true);
+    kernels::matmul(c.device(), rows.view(), transpose(b, 1, 2).view(), c.mut(),
+                    {.accumulate = true, .bias = bias.view()});
     return numbers(contiguous(transpose(c, 0, 1)));
   };
   const std::vector<float> all = product(a);

@@ -105,8 +105,8 @@ class Checked {
     const Tensor b = laid(b_, s_.k, s_.n, how_b, way_.operands);
     const Tensor bias = cast(Tensor::from(bias_, {s_.n}), way_.result);
     Tensor c = cast(Tensor::from(before_, {s_.m, s_.n}), way_.result);
-    kernels::matmul(c.device(), a.view(), b.view(), with_bias ? bias.view() : ConstView{}, c.mut(),
-                    accumulate);
+    kernels::matmul(c.device(), a.view(), b.view(), c.mut(),
+                    {.accumulate = accumulate, .bias = with_bias ? bias.view() : ConstView{}});
     const std::vector<float> got = numbers(c);
     for (size_t i = 0; i < got.size(); ++i) {
       const double bias_here = with_bias ? bias_[i % bias_.size()] : 0;
@@ -175,7 +175,7 @@ TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
           const Tensor b = laid(others, k, n, how_b, GetParam().operands);
           const auto product = [&](const Tensor& left) {
             Tensor c = Tensor::empty({left.dim(0), n}, GetParam().result, Device{});
-            kernels::matmul(c.device(), left.view(), b.view(), {}, c.mut(), false);
+            kernels::matmul(c.device(), left.view(), b.view(), c.mut(), {});
             return numbers(c);
           };
           const std::vector<float> all = product(a);
@@ -292,8 +292,8 @@ TEST(MatmulPrecision, SaysWhatF32ProductsRoundTo) {
   // The operands are rounded exactly as bf16 tensors are: bf16 tensors give the same f32 sums.
   if (cpu::bf16_dot()) {
     Tensor c = Tensor::empty({30, 40}, DType::f32, Device{});
-    kernels::matmul(c.device(), cast(a, DType::bf16).view(), cast(b, DType::bf16).view(), {},
-                    c.mut(), false);
+    kernels::matmul(c.device(), cast(a, DType::bf16).view(), cast(b, DType::bf16).view(), c.mut(),
+                    {});
     EXPECT_EQ(cast(c, DType::f64).to_vector<double>(), product(MatmulPrecision::bf16, DType::f32));
   }
 }

@@ -50,8 +50,8 @@ std::vector<double> product(MatmulLibrary library, const Tensor& a, const Tensor
   }
   const Tensor buffer = cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), a.dtype());
   Tensor c = buffer.alias({m, n}, {row, 1}, 3);
-  kernels::matmul(c.device(), a.view(), b.view(), bias ? bias.view() : ConstView{}, c.mut(),
-                  accumulate);
+  kernels::matmul(c.device(), a.view(), b.view(), c.mut(),
+                  {.accumulate = accumulate, .bias = bias ? bias.view() : ConstView{}});
   const std::vector<double> after = numbers(buffer);
   for (size_t i = 0; i < after.size(); ++i) {
     const int64_t at = static_cast<int64_t>(i) - 3;
@@ -302,8 +302,8 @@ TEST_P(MatmulOpenBlas, TakesNoScratchAndThePlanAgrees) {
     std::array<int64_t, 2> bytes{};
     for (size_t i = 0; i < 2; ++i) {
       tracker.reset_peak();
-      kernels::matmul(device, a.view(), b.view(), i == 1 ? bias.view() : ConstView{}, c.mut(),
-                      false);
+      kernels::matmul(device, a.view(), b.view(), c.mut(),
+                      {.bias = i == 1 ? bias.view() : ConstView{}});
       bytes[i] = tracker.peak()[Category::workspace];
     }
     return bytes;

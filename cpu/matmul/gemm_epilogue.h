@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/kernels/matmul.h"
+
+namespace longspan::cpu {
+
+/// Applies what changes_sums() to n sums of a product, in place: those of row `row`, from column
+/// `column` on. A is double for an epilogue whose views are f64, else float; `dtype` is that of c.
+template <class A>
+void finish_sums(const kernels::Epilogue& e, DType dtype, int64_t row, int64_t column, int64_t n,
+                 A* sums);
+
+}  // namespace longspan::cpu

@@ -67,6 +67,7 @@ struct Normalization : Module {
   Tensor bias;    ///< [width]; undefined with rms
 };
 
+/// The names of activations in configurations.
 template <>
 inline constexpr std::array<std::string_view, 7> value_names<Activation>{
     "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "geglu", "silu", "geglu_tanh"};

@@ -61,7 +61,7 @@ inline int64_t largest_part(int64_t n, int64_t unit, int64_t parts) {
 
 /// How a product is divided into tasks: parts of its rows and columns, and segments of k. The
 /// first segment of k is summed in c; the sums of every later block of k are stored apart, and
-/// added in order by add_partial_sums(). So result bits do not depend on the plan, except with
+/// added in order by add_partial_sums(). So no plan changes the bits of a result, except with
 /// OpenBLAS.
 struct GemmPlan {
   int64_t row_unit = 1, column_unit = 1;  // parts have multiples of them

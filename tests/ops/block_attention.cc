@@ -666,6 +666,21 @@ TEST(BlockAttention, MergingHeadsIsAView) {
   EXPECT_TRUE(out.alias({2, 10, 3, 4}, {120, 12, 4, 1}, 0).contiguous());
 }
 
+TEST(BlockAttention, GradientsAreLaidAsTheirTensors) {
+  // Then no leaf copies its gradient, and no projection that of its heads.
+  const Tensor q = leaf(make(random_values(2 * 3 * 10 * 4, 1), {2, 3, 10, 4}, DType::f32));
+  const Tensor kv = make(random_values(2 * 10 * 3 * 4, 2), {2, 10, 3, 4}, DType::f32);
+  const Tensor k = leaf(heads_view(kv)), v = leaf(heads_view(kv));
+  const Tensor out = block_attention(q, k, v, patterns::causal()).out;
+  const Tensor dy[] = {Tensor::zeros(out.shape()), Tensor{}};
+  const NoGrad off;
+  const Grads dx = autograd::edge_of(out).node->backward(dy);
+  const Strides rows = {3 * 10 * 4, 10 * 4, 4, 1}, tokens = {10 * 3 * 4, 4, 3 * 4, 1};
+  EXPECT_EQ(dx[0].strides(), rows);
+  EXPECT_EQ(dx[1].strides(), tokens);
+  EXPECT_EQ(dx[2].strides(), tokens);
+}
+
 TEST(BlockAttention, GradientsWantedOneByOne) {
   const Problem x = problem({1, 2, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
   const Solution all = run(x, patterns::causal(), DType::f32);

@@ -232,9 +232,10 @@ template <class T>
 HWY_INLINE hn::Mask<Tag<T>> inside(int64_t i, int32_t lo, int32_t hi) {
   const hn::RebindToSigned<Tag<T>> di;
   using I = hn::TFromD<decltype(di)>;
-  const auto key = hn::Iota(di, static_cast<I>(i * kLanes<T>));
-  const auto before = hn::Lt(key, hn::Set(di, static_cast<I>(lo)));
-  const auto below = hn::Lt(key, hn::Set(di, static_cast<I>(hi)));
+  const auto first = static_cast<int32_t>(i * kLanes<T>);
+  const auto lane = hn::Iota(di, I{0});  // of a constant, since Iota goes through memory
+  const auto before = hn::Lt(lane, hn::Set(di, static_cast<I>(lo - first)));
+  const auto below = hn::Lt(lane, hn::Set(di, static_cast<I>(hi - first)));
   return hn::RebindMask(Tag<T>(), hn::AndNot(before, below));
 }
 

@@ -166,7 +166,7 @@ class BackwardTask : ScoreGradients<T> {
     share(step, dk_, dv_);
     int64_t panels = 0;
     for (const KeyRange& range : ranges_) panels += ceil_div(range.k1 - range.k0, N);
-    prefetcher_.spread(panels * ceil_div(tile_.rows, kGroup));
+    prefetcher_.spread(2 * panels * ceil_div(tile_.rows, kGroup));
   }
 
   // Writes zeros to dq of rows that see no key.
@@ -267,18 +267,23 @@ class BackwardTask : ScoreGradients<T> {
     if (c_.call.rows) multiply_keys(n);
   }
 
-  // S = Q K^T and dP = dO V^T over n spans, only the vectors that a group sees
+  // S = Q K^T and dP = dO V^T over n spans, only the vectors that a group sees; one after the
+  // other, so that the rows of one stay in the L1 cache.
   void multiply_panels(int64_t n) {
+    multiply_panels(n, w_.q_rows, w_.key_columns, c_.width, over_width_, w_.scores);
+    multiply_panels(n, w_.out_rows, w_.value_columns, c_.value_width, over_value_width_,
+                    w_.dscores);
+  }
+
+  void multiply_panels(int64_t n, const T* rows, const T* columns, int64_t width,
+                       std::span<const InnerRange> over, T* scores) {
     const int64_t vectors = visit_.vectors(n);
     for (int64_t v = 0; v < vectors; v += 2) {
       for (int64_t g = 0; g * kGroup < tile_.rows; ++g) {
-        const int64_t m = std::min(kGroup, tile_.padded - g * kGroup),
-                      to = g * kGroup * kScoreStride;
-        product_seen<kScoreStride>(visit_, v, vectors, g, m, w_.q_rows, w_.key_columns, c_.width,
-                                   over_width_, w_.scores + to);
+        const int64_t m = std::min(kGroup, tile_.padded - g * kGroup);
+        product_seen<kScoreStride>(visit_, v, vectors, g, m, rows, columns, width, over,
+                                   scores + g * kGroup * kScoreStride);
         prefetcher_.step();
-        product_seen<kScoreStride>(visit_, v, vectors, g, m, w_.out_rows, w_.value_columns,
-                                   c_.value_width, over_value_width_, w_.dscores + to);
       }
     }
   }

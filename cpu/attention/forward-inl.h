@@ -310,7 +310,7 @@ class ForwardTask {
     bool rises = false;
     while (masked < count && !rises) {
       rises = mask_row<kTerms>(g, masked++);
-      if (masked > 1 && !rises) exponentiate<kTerms>(g, done++, 0, all);
+      if (masked > 1) exponentiate<kTerms>(g, done++, 0, all);
     }
     if (!rises) {
       exponentiate<kTerms>(g, done, 0, all);

@@ -682,22 +682,26 @@ TEST(BlockAttention, GradientsAreLaidAsTheirTensors) {
 }
 
 TEST(BlockAttention, GradientsWantedOneByOne) {
-  const Problem x = problem({1, 2, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
-  const Solution all = run(x, patterns::causal(), DType::f32);
-  for (int wanted = 0; wanted < 3; ++wanted) {
-    std::array<Tensor, 3> in = {make(x.q, {1, 2, 90, 8}, DType::f32),
-                                make(x.k, {1, 2, 90, 8}, DType::f32),
-                                make(x.v, {1, 2, 90, 8}, DType::f32)};
-    set_requires_grad(in[static_cast<size_t>(wanted)]);
-    const auto [out, lse] = block_attention(in[0], in[1], in[2], patterns::causal());
-    const Tensor outputs[] = {out, lse};
-    const Tensor dy[] = {make(x.dout, out.shape(), DType::f32),
-                         make(x.dlse, lse.shape(), DType::f32)};
-    backward(outputs, dy);
-    const std::vector<double>* truth[] = {&all.dq, &all.dk, &all.dv};
-    expect_same_bits(values_of(grad(in[static_cast<size_t>(wanted)])), *truth[wanted], "alone");
+  for (const int64_t heads : {2, 4}) {  // two passes, and one
+    const Problem x =
+        problem({1, heads, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
+    const Solution all = run(x, patterns::causal(), DType::f32);
+    const Shape size = {1, heads, 90, 8};
+    for (int wanted = 0; wanted < 3; ++wanted) {
+      std::array<Tensor, 3> in = {make(x.q, size, DType::f32), make(x.k, size, DType::f32),
+                                  make(x.v, size, DType::f32)};
+      set_requires_grad(in[static_cast<size_t>(wanted)]);
+      const auto [out, lse] = block_attention(in[0], in[1], in[2], patterns::causal());
+      const Tensor outputs[] = {out, lse};
+      const Tensor dy[] = {make(x.dout, out.shape(), DType::f32),
+                           make(x.dlse, lse.shape(), DType::f32)};
+      backward(outputs, dy);
+      const std::vector<double>* truth[] = {&all.dq, &all.dk, &all.dv};
+      expect_same_bits(values_of(grad(in[static_cast<size_t>(wanted)])), *truth[wanted], "alone");
+    }
   }
   // The gradient of lse alone, and no gradient at all.
+  const Problem x = problem({1, 2, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
   const Tensor q = leaf(make(x.q, {1, 2, 90, 8}, DType::f64));
   const Tensor k = make(x.k, {1, 2, 90, 8}, DType::f64);
   const auto f = [&k](const std::vector<Tensor>& in) {

@@ -49,6 +49,7 @@ class BackwardTask : ScoreGradients<T> {
     if (c_.relation_query) r_ = head_rows<T>(c_.in.inputs.relation_query, b, h, c_.head.order_q);
     q_ = head_rows<T>(c_.in.inputs.q, b, h, c_.head.order_q);
     g_out_ = head_rows<T>(c_.call.dout, b, h, c_.head.order_q);
+    deltas_ = {c_.call.out, c_.call.dout, c_.call.dlse, b, h, c_.head.order_q};
     if (c_.call.rows) {
       if (c_.call.grads.q)
         dq_ = head_sink<T>(c_.call.grads.q, b, h, c_.head.order_q, c_.in.accumulate);
@@ -150,6 +151,7 @@ class BackwardTask : ScoreGradients<T> {
       prefetcher_.add(g_out_, row, end);
       if (c_.in.accumulate) prefetcher_.add(dq_, row, end);
       const int64_t item = next_tile - c_.task.tile;
+      if (!c_.call.has_delta && !slots_.has(item)) prefetcher_.add(deltas_.out, row, end);
       for (int64_t p = 0; c_.call.rows && slots_.has(item) && p < c_.width_panels; ++p) {
         prefetcher_.add(w_.tile_sums + slots_.at(item) * c_.tile_size + p * kTileRows * N,
                         end - row, N);
@@ -164,7 +166,7 @@ class BackwardTask : ScoreGradients<T> {
     share(step, dk_, dv_);
     int64_t panels = 0;
     for (const KeyRange& range : ranges_) panels += ceil_div(range.k1 - range.k0, N);
-    prefetcher_.spread(panels * ceil_div(tile_.rows, kGroup));
+    prefetcher_.spread(2 * panels * ceil_div(tile_.rows, kGroup));
   }
 
   // Writes zeros to dq of rows that see no key.
@@ -203,16 +205,18 @@ class BackwardTask : ScoreGradients<T> {
         finite_q;
     const int64_t first_row =
         (c_.task.b * c_.in.inputs.q.dim(1) + c_.task.h) * c_.in.inputs.q.dim(2);
+    const int64_t item = t - c_.task.tile;
+    const bool fresh = c_.call.rows && !slots_.has(item);
     tile_.some_empty = false;
     for (int64_t r = 0; r < tile_.rows; ++r) {
-      tile_.base[r] =
-          c_.call.lse.template as<T>()[first_row + Gradients::query(r)] * static_cast<T>(kLog2E);
-      tile_.lower[r] = c_.call.delta[first_row + Gradients::query(r)];
+      const int64_t query = Gradients::query(r);
+      T& delta = c_.call.delta[first_row + query];
+      if (fresh && !c_.call.has_delta) delta = deltas_.of(tile_.row + r, query);
+      tile_.lower[r] = delta;
+      tile_.base[r] = c_.call.lse.template as<T>()[first_row + query] * static_cast<T>(kLog2E);
       tile_.some_empty = tile_.some_empty || tile_.base[r] == kNothing;
     }
     if (c_.call.rows) {
-      const int64_t item = t - c_.task.tile;
-      const bool fresh = !slots_.has(item);
       const int64_t slot = fresh ? slots_.take(item) : slots_.at(item);
       tile_.sum = w_.tile_sums + slot * c_.tile_size;
       tile_.relation_sum = c_.relation_query ? w_.relation_sums + slot * c_.tile_size : tile_.sum;
@@ -263,18 +267,23 @@ class BackwardTask : ScoreGradients<T> {
     if (c_.call.rows) multiply_keys(n);
   }
 
-  // S = Q K^T and dP = dO V^T over n spans, only the vectors that a group sees
+  // S = Q K^T and dP = dO V^T over n spans, only the vectors that a group sees; one after the
+  // other, so that the rows of one stay in the L1 cache.
   void multiply_panels(int64_t n) {
+    multiply_panels(n, w_.q_rows, w_.key_columns, c_.width, over_width_, w_.scores);
+    multiply_panels(n, w_.out_rows, w_.value_columns, c_.value_width, over_value_width_,
+                    w_.dscores);
+  }
+
+  void multiply_panels(int64_t n, const T* rows, const T* columns, int64_t width,
+                       std::span<const InnerRange> over, T* scores) {
     const int64_t vectors = visit_.vectors(n);
     for (int64_t v = 0; v < vectors; v += 2) {
       for (int64_t g = 0; g * kGroup < tile_.rows; ++g) {
-        const int64_t m = std::min(kGroup, tile_.padded - g * kGroup),
-                      to = g * kGroup * kScoreStride;
-        product_seen<kScoreStride>(visit_, v, vectors, g, m, w_.q_rows, w_.key_columns, c_.width,
-                                   over_width_, w_.scores + to);
+        const int64_t m = std::min(kGroup, tile_.padded - g * kGroup);
+        product_seen<kScoreStride>(visit_, v, vectors, g, m, rows, columns, width, over,
+                                   scores + g * kGroup * kScoreStride);
         prefetcher_.step();
-        product_seen<kScoreStride>(visit_, v, vectors, g, m, w_.out_rows, w_.value_columns,
-                                   c_.value_width, over_value_width_, w_.dscores + to);
       }
     }
   }
@@ -408,39 +417,24 @@ class BackwardTask : ScoreGradients<T> {
   std::vector<InnerRange> over_keys_;  // of a product with keys
   std::vector<KeyRange> ranges_;       // of the tile in the step
   Prefetcher prefetcher_;
+  RowDeltas<T> deltas_;
   RowSource<T> q_, r_, g_out_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
   RowSink<T> dq_, dr_, dk_[kernels::kAttentionSegments], dv_[kernels::kAttentionSegments];
   bool finite_keys_[2] = {true, true};  // of the blocks of a step
 };
 
-// delta = dout . out - dlse for each row.
+// Computes delta, [B, H, L], of all rows.
 template <class T>
-void row_delta(const AttentionProblem& in, const ConstView& out, const ConstView& dout,
-               const ConstView& dlse, T* delta) {
+void all_deltas(const AttentionProblem& in, const ConstView& out, const ConstView& dout,
+                const ConstView& dlse, T* delta) {
   const int64_t heads = in.inputs.q.dim(1), rows = in.inputs.q.dim(2);
   constexpr int64_t kRows = 512;
   const int64_t pieces = ceil_div(rows, kRows);
   parallel_for(in.inputs.q.dim(0) * heads * pieces, [&](int64_t task) {
     const int64_t bh = task / pieces, from = task % pieces * kRows;
-    const RowSource<T> x = head_rows<T>(out, bh / heads, bh % heads, nullptr);
-    const RowSource<T> y = head_rows<T>(dout, bh / heads, bh % heads, nullptr);
-    constexpr int64_t V = kLanes<T>;
-    const Tag<T> d;
-    alignas(64) T x_row[kMaxWidth], y_row[kMaxWidth];
+    const RowDeltas<T> deltas(out, dout, dlse, bh / heads, bh % heads, nullptr);
     for (int64_t r = from; r < std::min(rows, from + kRows); ++r) {
-      const T* const a = x.row(r, x_row);
-      const T* const b = y.row(r, y_row);
-      Vec<T> sum = hn::Zero(d);
-      int64_t c = 0;
-      for (; c + V <= x.width; c += V)
-        sum = hn::MulAdd(hn::LoadU(d, a + c), hn::LoadU(d, b + c), sum);
-      T total = hn::GetLane(hn::SumOfLanes(d, sum));
-      for (; c < x.width; ++c) total += a[c] * b[c];
-      if (dlse) {
-        total -= dlse.as<T>()[bh / heads * dlse.stride(0) + bh % heads * dlse.stride(1) +
-                              r * dlse.stride(2)];
-      }
-      delta[bh * rows + r] = total;
+      delta[bh * rows + r] = deltas.of(r, r);
     }
   });
 }
@@ -534,7 +528,6 @@ void backward(const AttentionProblem& in, const ConstView& out, const ConstView&
   const Device on = in.inputs.q.device;
   const bool runs = on != meta_device;
   const Buffer<T> delta(batch * heads * in.inputs.q.dim(2), on);
-  if (runs) row_delta<T>(in, out, dout, dlse, delta.data());
   const Buffer<T> packed(RelationPanels<T>::size(in, Direction::backward), on);
   const RelationPanels<T> relations(in, Direction::backward, packed.data());
   const SpanRows<T> spans(in);
@@ -568,11 +561,14 @@ void backward(const AttentionProblem& in, const ConstView& out, const ConstView&
   const Buffer<T> query_sums(query_size, on);
   if (runs) std::fill_n(query_sums.data(), query_size, T{0});
 
+  // Tasks of whole heads compute delta with the tiles that they keep until dq is complete.
+  const bool has_delta = !(whole_heads && rows);
+  if (runs && has_delta) all_deltas<T>(in, out, dout, dlse, delta.data());
   const auto go = [&](const std::vector<AttentionTask>& parts, bool dq, bool dkv, bool dtables) {
     T* const dspan = grads.span && (by_key ? dkv : dq) ? span_sums.data() : nullptr;
     T* const dquery = grads.query_span && dq ? query_sums.data() : nullptr;
-    const BackwardCall<T> call{in,           lse, dout, grads,   relations, spans,
-                               delta.data(), dq,  dkv,  dtables, dspan,     dquery};
+    const BackwardCall<T> call{in,           out,       lse, dout, dlse,    grads, relations, spans,
+                               delta.data(), has_delta, dq,  dkv,  dtables, dspan, dquery};
     run_tasks<T>(parts, on, [&](const AttentionTask& task, Slab<T>& slab) {
       return BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}, slab);
     });

@@ -27,18 +27,51 @@ struct RelationSums {
   T *key = nullptr, *value = nullptr, *bias = nullptr;
 };
 
+// The deltas of one head: dout . out - dlse for each row.
+template <class T>
+struct RowDeltas {
+  RowDeltas() = default;
+  RowDeltas(const ConstView& all_out, const ConstView& all_dout, const ConstView& all_dlse,
+            int64_t b, int64_t h, const int32_t* order)
+      : out(head_rows<T>(all_out, b, h, order)), dout(head_rows<T>(all_dout, b, h, order)) {
+    if (!all_dlse) return;
+    dlse = all_dlse.as<T>() + (b * all_dlse.stride(0) + h * all_dlse.stride(1));
+    dlse_stride = all_dlse.stride(2);
+  }
+
+  // Returns that of a row, which is the given query.
+  T of(int64_t row, int64_t query) const {
+    constexpr int64_t V = kLanes<T>;
+    const Tag<T> d;
+    alignas(64) T out_row[kMaxWidth], dout_row[kMaxWidth];
+    const T* const a = out.row(row, out_row);
+    const T* const b = dout.row(row, dout_row);
+    Vec<T> sum = hn::Zero(d);
+    int64_t c = 0;
+    for (; c + V <= out.width; c += V)
+      sum = hn::MulAdd(hn::LoadU(d, a + c), hn::LoadU(d, b + c), sum);
+    T total = hn::GetLane(hn::SumOfLanes(d, sum));
+    for (; c < out.width; ++c) total += a[c] * b[c];
+    return dlse != nullptr ? total - dlse[query * dlse_stride] : total;
+  }
+
+  RowSource<T> out, dout;
+  const T* dlse = nullptr;
+  int64_t dlse_stride = 0;
+};
+
 // State shared by all tasks of a call. One code serves three schedules: a whole head (all tiles,
 // all keys), rows only (dq and the tables), and columns only (dk and dv). All add in the same
 // order, so they agree in every bit.
 template <class T>
 struct BackwardCall {
   const AttentionProblem& in;
-  const ConstView& lse;
-  const ConstView& dout;
+  const ConstView &out, &lse, &dout, &dlse;
   const AttentionGradients& grads;
   const RelationPanels<T>& relations;
   const SpanRows<T>& spans;
-  const T* delta;              // [B, H, L]: dout . out - dlse
+  T* delta;        // [B, H, L]
+  bool has_delta;  // whether it is there; else each tile computes its own at its first visit
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
   T* span_sums;   // null, or gradient sums of mu: [B H][span_row] by key, else [tasks][lanes]
   T* query_sums;  // null, or the same for each query: [B H][L]
@@ -290,7 +323,7 @@ class ScoreGradients {
       x = hn::Sub(x, base);
       // If mu is 0, scores are not bounded by lse.
       if (kTerms && soft_here_) x = hn::Min(x, hn::Set(d, T{64}));
-      Vec<T> p = exp2(d, x);
+      Vec<T> p = exp2<true>(d, x);
       if (kDrop) dp = hn::Mul(dp, hn::Load(d, keep_row_ + v * V));
       Vec<T> dx = hide(v, hn::Mul(p, hn::Sub(dp, lower)));
       if (kTerms && soft_here_) {

@@ -300,128 +300,137 @@ class ForwardTask {
   }
 
   // Computes P and sums += P V of group g. References rise block by block, however spans are
-  // grouped; usually none rises.
+  // grouped; usually none rises. A row is masked before the previous one is exponentiated, so that
+  // the wait for its maximum is filled with arithmetic.
   template <bool kTerms>
   void weigh(int64_t g) {
     const size_t all = parts_.size();
-    if (!mask<kTerms>(g)) {
-      exponentiate<kTerms>(g, 0, all);
+    const int64_t count = std::min(kGroup, rows_ - g * kGroup);
+    int64_t masked = 0, done = 0;
+    bool rises = false;
+    while (masked < count && !rises) {
+      rises = mask_row<kTerms>(g, masked++);
+      if (masked > 1) exponentiate<kTerms>(g, done++, 0, all);
+    }
+    if (!rises) {
+      exponentiate<kTerms>(g, done, 0, all);
       multiply_values(g, 0, all);
       return;
     }
+    while (masked < count) mask_row<kTerms>(g, masked++);
     for (size_t from = 0, to = 0; from < all; from = to) {
       while (to < all && parts_[to].span->origin == parts_[from].span->origin) ++to;
-      raise_rows(g, from, to);
-      exponentiate<kTerms>(g, from, to);
+      for (int64_t i = done; i < count; ++i) {
+        raise_row(g, i, from, to);
+        exponentiate<kTerms>(g, i, from, to);
+      }
       multiply_values(g, from, to);
     }
   }
 
-  // Completes the scores of group g, with -inf for pairs that a row does not see. Rows that have
-  // seen no key so far take their reference from the first block in which they see one. Returns
-  // whether a score is too far above its row's reference.
+  // Completes the scores of row i of group g, with -inf for pairs that it does not see. A row that
+  // has seen no key so far takes its reference from the first block in which it sees one. Returns
+  // whether a score is too far above the row's reference.
   template <bool kTerms>
-  bool mask(int64_t g) {
+  HWY_INLINE bool mask_row(int64_t g, int64_t i) {
     const Tag<T> d;
     const Vec<T> hidden = hn::Set(d, kHidden);
-    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
-    bool rises = false;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
-      const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
-      Vec<T> high = hidden;
-      int64_t origin = parts_[0].span->origin;
-      for (const VisibleSpan& part : parts_) {
-        const KeySpan& span = *part.span;
-        const Vectors& n = part.vectors;
-        const int64_t far = kTerms ? distance(span.origin, r) : 0;
-        const T own = kTerms && soft_here_ ? soft_.of_query(query(r)) : T{0};
-        if (span.origin != origin && reference_[r] == kHidden) {
-          reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
+    const int64_t r = g * kGroup + i;
+    const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
+    const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
+    Vec<T> high = hidden;
+    int64_t origin = parts_[0].span->origin;
+    for (const VisibleSpan& part : parts_) {
+      const KeySpan& span = *part.span;
+      const Vectors n = part.vectors;
+      const int64_t far = kTerms ? distance(span.origin, r) : 0;
+      const T own = kTerms && soft_here_ ? soft_.of_query(query(r)) : T{0};
+      if (span.origin != origin && reference_[r] == kHidden) {
+        reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
+      }
+      origin = span.origin;
+      T* const row = scores_ + (i * kStride + span.column);
+      const auto score = [&](int64_t v) {
+        Vec<T> x = hn::Load(d, row + v * V);
+        if (!kTerms) return x;
+        if (table != nullptr) {
+          x = hn::Add(x, labels_.columns() ? from_labels(table, label, v)
+                                           : from_table(relation_, far + v * V, table));
         }
-        origin = span.origin;
-        const int64_t row = i * kStride + span.column;
-        const auto score = [&](int64_t v) {
-          Vec<T> x = hn::Load(d, scores_ + (row + v * V));
-          if (!kTerms) return x;
-          if (table != nullptr) {
-            x = hn::Add(x, labels_.columns() ? from_labels(table, label, v)
-                                             : from_table(relation_, far + v * V, table));
-          }
-          if (more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
-          if (labels_.hides()) x = hn::IfThenElse(shown<T>(label, v), x, hidden);
-          if (soft_here_) {
-            const auto some = hn::Gt(soft_.at(v, far, span.origin, own), hn::Zero(d));
-            x = hn::IfThenElse(some, x, hidden);
-          }
-          return x;
-        };
-        const auto hide = [&](int64_t from, int64_t to) {
-          for (int64_t v = from; v < to; ++v) {
-            const auto seen = inside<T>(v, span.seen.lo[r], span.seen.hi[r]);
-            const Vec<T> x = hn::IfThenElse(seen, score(v), hidden);
-            high = hn::Max(high, x);
-            hn::Store(x, d, scores_ + (row + v * V));
-          }
-        };
-        hide(n.from, n.a);
-        for (int64_t v = n.a; v < n.e; ++v) {
-          const Vec<T> x = score(v);
+        if (more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
+        if (labels_.hides()) x = hn::IfThenElse(shown<T>(label, v), x, hidden);
+        if (soft_here_) {
+          const auto some = hn::Gt(soft_.at(v, far, span.origin, own), hn::Zero(d));
+          x = hn::IfThenElse(some, x, hidden);
+        }
+        return x;
+      };
+      const int32_t lo = span.seen.lo[r], hi = span.seen.hi[r];
+      const auto hide = [&](int64_t from, int64_t to) {
+        for (int64_t v = from; v < to; ++v) {
+          const Vec<T> x = hn::IfThenElse(inside<T>(v, lo, hi), score(v), hidden);
           high = hn::Max(high, x);
-          if (kTerms) hn::Store(x, d, scores_ + (row + v * V));
+          hn::Store(x, d, row + v * V);
         }
-        hide(n.e, n.to);
+      };
+      hide(n.from, n.a);
+      int64_t v = n.a;
+      if (!kTerms) {  // two maxima, since each waits for itself
+        Vec<T> other = hidden;
+        for (; v + 2 <= n.e; v += 2) {
+          high = hn::Max(high, score(v));
+          other = hn::Max(other, score(v + 1));
+        }
+        high = hn::Max(high, other);
       }
-      if (reference_[r] == kHidden) reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
-      const Vec<T> most = hn::Set(d, reference_[r] + static_cast<T>(kSlack));
-      rises = rises || !hn::AllFalse(d, hn::Gt(high, most));
+      for (; v < n.e; ++v) {
+        const Vec<T> x = score(v);
+        high = hn::Max(high, x);
+        if (kTerms) hn::Store(x, d, row + v * V);
+      }
+      hide(n.e, n.to);
     }
-    return rises;
+    if (reference_[r] == kHidden) reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
+    const Vec<T> most = hn::Set(d, reference_[r] + static_cast<T>(kSlack));
+    return !hn::AllFalse(d, hn::Gt(high, most));
   }
 
-  // Raises references to the scores of some spans, all of one block.
-  HWY_NOINLINE void raise_rows(int64_t g, size_t from, size_t to) {
+  // Raises the reference of row i of group g to the scores of some spans, all of one block.
+  HWY_NOINLINE void raise_row(int64_t g, int64_t i, size_t from, size_t to) {
     const Tag<T> d;
-    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
-    for (int64_t i = 0; i < count; ++i) {
-      Vec<T> high = hn::Set(d, kHidden);
-      for (size_t p = from; p < to; ++p) {
-        const T* const s = scores_ + (i * kStride + parts_[p].span->column);
-        for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
-          high = hn::Max(high, hn::Load(d, s + v * V));
-        }
+    Vec<T> high = hn::Set(d, kHidden);
+    for (size_t p = from; p < to; ++p) {
+      const T* const s = scores_ + (i * kStride + parts_[p].span->column);
+      for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
+        high = hn::Max(high, hn::Load(d, s + v * V));
       }
-      raise(first + i, hn::GetLane(hn::MaxOfLanes(d, high)));
     }
+    raise(g * kGroup + i, hn::GetLane(hn::MaxOfLanes(d, high)));
   }
 
-  // P = 2^(S - reference) of some spans for the rows of group g, 0 for pairs that a row does not
-  // see.
+  // P = 2^(S - reference) of some spans for row i of group g, 0 for pairs that it does not see.
   template <bool kTerms>
-  void exponentiate(int64_t g, size_t from, size_t to) {
+  HWY_INLINE void exponentiate(int64_t g, int64_t i, size_t from, size_t to) {
     const Tag<T> d;
-    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
-      Vec<T> total = hn::Load(d, totals_ + r * V);
-      for (size_t p = from; p < to; ++p) {
-        const KeySpan& span = *parts_[p].span;
-        const int64_t row = i * kStride + span.column;
-        const int64_t far = kTerms ? distance(span.origin, r) : 0;
-        const T own = kTerms && soft_here_ ? soft_.of_query(query(r)) : T{0};
-        for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
-          Vec<T> x = exp2(d, hn::Sub(hn::Load(d, scores_ + (row + v * V)), base));
-          if (kTerms && soft_here_) x = hn::Mul(x, clamped<T>(soft_.at(v, far, span.origin, own)));
-          total = hn::Add(total, x);
-          hn::Store(x, d, scores_ + (row + v * V));
-        }
+    const int64_t r = g * kGroup + i;
+    const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
+    Vec<T> total = hn::Load(d, totals_ + r * V);
+    for (size_t p = from; p < to; ++p) {
+      const KeySpan& span = *parts_[p].span;
+      const Vectors n = parts_[p].vectors;
+      T* const row = scores_ + (i * kStride + span.column);
+      const int64_t far = kTerms ? distance(span.origin, r) : 0;
+      const T own = kTerms && soft_here_ ? soft_.of_query(query(r)) : T{0};
+      for (int64_t v = n.from; v < n.to; ++v) {
+        Vec<T> x = exp2<true>(d, hn::Sub(hn::Load(d, row + v * V), base));
+        if (kTerms && soft_here_) x = hn::Mul(x, clamped<T>(soft_.at(v, far, span.origin, own)));
+        total = hn::Add(total, x);
+        hn::Store(x, d, row + v * V);
       }
-      hn::Store(total, d, totals_ + r * V);
-      for (size_t p = from; (keep_.active() || (kTerms && carry_)) && p < to; ++p) {
-        drop_and_sum<kTerms>(i, r, parts_[p]);
-      }
+    }
+    hn::Store(total, d, totals_ + r * V);
+    for (size_t p = from; (keep_.active() || (kTerms && carry_)) && p < to; ++p) {
+      drop_and_sum<kTerms>(i, r, parts_[p]);
     }
   }
 

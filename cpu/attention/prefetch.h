@@ -54,7 +54,7 @@ class Prefetcher {
     int64_t from, to;
     bool write;
   };
-  static constexpr int64_t kLeast = 5, kMost = 8;  // rows per step
+  static constexpr int64_t kLeast = 1, kMost = 8;  // rows per step
 
   void add(const RowRange& part) {
     if (part.from >= part.to || part.base == nullptr) return;

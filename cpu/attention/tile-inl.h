@@ -173,9 +173,40 @@ HWY_NOINLINE void product_of_seen(int64_t rows, const T* a, int64_t row_stride, 
 
 // ---------------------------------------------------------------------------------- exponentials
 
+// remainder(x, n) returns x - n, where n is the integer next to x, exactly, and 0 for infinities on
+// AVX-512. sum_unless_below(x, least, a, b) returns the bits of a plus b, and 0 where x < least.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+HWY_INLINE Vec<float> remainder(Vec<float> x, Vec<float>) {
+  return Vec<float>{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEAREST_INT)};
+}
+HWY_INLINE Vec<double> remainder(Vec<double> x, Vec<double>) {
+  return Vec<double>{_mm512_reduce_pd(x.raw, _MM_FROUND_TO_NEAREST_INT)};
+}
+HWY_INLINE Vec<float> sum_unless_below(Vec<float> x, Vec<float> least, Vec<int32_t> a,
+                                       Vec<int32_t> b) {
+  const __mmask16 some = _mm512_cmp_ps_mask(x.raw, least.raw, _CMP_NLT_UQ);
+  return Vec<float>{_mm512_castsi512_ps(_mm512_maskz_add_epi32(some, a.raw, b.raw))};
+}
+HWY_INLINE Vec<double> sum_unless_below(Vec<double> x, Vec<double> least, Vec<int64_t> a,
+                                        Vec<int64_t> b) {
+  const __mmask8 some = _mm512_cmp_pd_mask(x.raw, least.raw, _CMP_NLT_UQ);
+  return Vec<double>{_mm512_castsi512_pd(_mm512_maskz_add_epi64(some, a.raw, b.raw))};
+}
+#else
+template <class V>
+HWY_INLINE V remainder(V x, V n) {
+  return hn::Sub(x, n);
+}
+template <class V, class I>
+HWY_INLINE V sum_unless_below(V x, V least, I a, I b) {
+  const hn::DFromV<V> d;
+  return hn::IfThenZeroElse(hn::Lt(x, least), hn::BitCast(d, hn::Add(a, b)));
+}
+#endif
+
 // Returns 2^x. Exactly 0 below the smallest normal value, NaN for NaN; relative error 2.4e-7 (f32)
-// or 3e-16 (f64).
-template <class D>
+// or 3e-16 (f64). kFinite: x is not +inf, for which the result then means nothing; else it is NaN.
+template <bool kFinite = false, class D>
 HWY_INLINE hn::Vec<D> exp2(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   const hn::RebindToSigned<D> di;
@@ -183,7 +214,8 @@ HWY_INLINE hn::Vec<D> exp2(D d, hn::Vec<D> x) {
   constexpr bool kSingle = sizeof(T) == 4;
   const V magic = hn::Set(d, static_cast<T>(kSingle ? 12582912.0 : 6755399441055744.0));
   const V t = hn::Add(x, magic);
-  const V f = hn::Sub(x, hn::Sub(t, magic));
+  const V nearest = hn::Sub(t, magic);
+  const V f = kFinite ? remainder(x, nearest) : hn::Sub(x, nearest);
   V p;
   if constexpr (kSingle) {
     p = hn::Set(d, static_cast<T>(0.00133908634));
@@ -209,8 +241,8 @@ HWY_INLINE hn::Vec<D> exp2(D d, hn::Vec<D> x) {
     p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1)));
   }
   const auto n = hn::ShiftLeft < kSingle ? 23 : 52 > (hn::BitCast(di, t));
-  const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), n));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, static_cast<T>(kSingle ? -126 : -1022))), y);
+  const V least = hn::Set(d, static_cast<T>(kSingle ? -126 : -1022));
+  return sum_unless_below(x, least, hn::BitCast(di, p), n);
 }
 
 template <class T>

@@ -39,28 +39,19 @@ struct Visible {
   bool holds(int64_t row, int64_t key) const { return lo[row] <= key && key < hi[row]; }
 };
 
+// Fills in what follows from lo and hi, without branches, so that compilers vectorize it.
 inline void unite(int64_t rows, Visible& v) {
   constexpr int32_t kFar = std::numeric_limits<int32_t>::max();
   v.all_first = kFar;
   v.all_last = 0;
-  v.ascending = true;
-  int32_t lo = 0, hi = 0;
-  bool ended = false;
   for (int64_t g = 0; g * kGroup < rows; ++g) {
     int32_t first = kFar, last = 0, inner = 0, outer = kFar;
     for (int64_t r = g * kGroup; r < std::min(rows, (g + 1) * kGroup); ++r) {
-      if (v.lo[r] >= v.hi[r]) {
-        outer = 0;
-        ended = ended || hi > 0;
-        continue;
-      }
-      v.ascending = v.ascending && !ended && v.lo[r] >= lo && v.hi[r] >= hi;
-      lo = v.lo[r];
-      hi = v.hi[r];
-      first = std::min(first, lo);
-      last = std::max(last, hi);
-      inner = std::max(inner, lo);
-      outer = std::min(outer, hi);
+      const int32_t lo = v.lo[r], hi = v.hi[r];
+      first = std::min(first, lo < hi ? lo : kFar);
+      last = std::max(last, lo < hi ? hi : 0);
+      inner = std::max(inner, lo < hi ? lo : 0);
+      outer = std::min(outer, lo < hi ? hi : 0);
     }
     v.first[g] = first;
     v.last[g] = last;
@@ -69,20 +60,29 @@ inline void unite(int64_t rows, Visible& v) {
     v.all_first = std::min(v.all_first, first);
     v.all_last = std::max(v.all_last, last);
   }
+  int32_t falls = 0, starts = v.lo[0] < v.hi[0] ? 1 : 0;  // rows that see less, or keys again
+  for (int64_t r = 1; r < rows; ++r) {
+    const int32_t some = v.lo[r] < v.hi[r] ? 1 : 0, before = v.lo[r - 1] < v.hi[r - 1] ? 1 : 0;
+    const int32_t less = (v.lo[r] < v.lo[r - 1] ? 1 : 0) | (v.hi[r] < v.hi[r - 1] ? 1 : 0);
+    falls |= some & before & less;
+    starts += some & ~before;
+  }
+  v.ascending = falls == 0 && starts <= 1;
 }
 
 // Clips to the block of keys [origin, origin + keys), with indices relative to its origin.
 inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
   const int32_t from = static_cast<int32_t>(origin);
   const int32_t n = static_cast<int32_t>(keys);
-  const int32_t first_lo = all.lo[0], first_hi = all.hi[0];
+  const auto inside = [from, n](int32_t key) { return std::min(std::max(key - from, 0), n); };
+  const int32_t first_lo = inside(all.lo[0]), first_hi = inside(all.hi[0]);
   int32_t differ = 0;
   for (int64_t r = 0; r < rows; ++r) {
-    const int32_t lo = std::clamp(all.lo[r] - from, 0, n);
-    const int32_t hi = std::clamp(all.hi[r] - from, 0, n);
-    v.lo[r] = lo < hi ? lo : 0;  // rows that see nothing end before every key
-    v.hi[r] = lo < hi ? hi : 0;
-    differ |= (lo ^ std::clamp(first_lo - from, 0, n)) | (hi ^ std::clamp(first_hi - from, 0, n));
+    const int32_t lo = inside(all.lo[r]), hi = inside(all.hi[r]);
+    const int32_t some = lo < hi ? -1 : 0;  // rows that see nothing end before every key
+    v.lo[r] = lo & some;
+    v.hi[r] = hi & some;
+    differ |= (lo ^ first_lo) | (hi ^ first_hi);
   }
   v.alike = differ == 0;
   unite(rows, v);
@@ -218,11 +218,19 @@ HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange&
     if (skips(r)) all.lo[r] = all.hi[r] = 0;
   }
   unite(rows, all);
+  const int64_t groups = ceil_div(rows, kGroup);
+  const int64_t inner = *std::max_element(all.inner, all.inner + groups);
+  const int64_t outer = *std::min_element(all.outer, all.outer + groups);
   for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
     KeySpan& span = visit.open();
     span.origin = block * kBlock;
     span.times = range.times;
-    clip(all, rows, span.origin, head.block_keys(span.origin), span.seen);
+    const int64_t keys = head.block_keys(span.origin);
+    if (inner <= span.origin && span.origin + keys <= outer) {
+      show_all(rows, 0, keys, span.seen);
+    } else {
+      clip(all, rows, span.origin, keys, span.seen);
+    }
     if (span.seen.all_first < span.seen.all_last) f(span);
   }
 }
@@ -232,9 +240,10 @@ template <class T>
 HWY_INLINE hn::Mask<Tag<T>> inside(int64_t i, int32_t lo, int32_t hi) {
   const hn::RebindToSigned<Tag<T>> di;
   using I = hn::TFromD<decltype(di)>;
-  const auto key = hn::Iota(di, static_cast<I>(i * kLanes<T>));
-  const auto before = hn::Lt(key, hn::Set(di, static_cast<I>(lo)));
-  const auto below = hn::Lt(key, hn::Set(di, static_cast<I>(hi)));
+  const auto first = static_cast<int32_t>(i * kLanes<T>);
+  const auto lane = hn::Iota(di, I{0});  // of a constant, since Iota goes through memory
+  const auto before = hn::Lt(lane, hn::Set(di, static_cast<I>(lo - first)));
+  const auto below = hn::Lt(lane, hn::Set(di, static_cast<I>(hi - first)));
   return hn::RebindMask(Tag<T>(), hn::AndNot(before, below));
 }
 

@@ -23,6 +23,7 @@ namespace longspan {
 namespace {
 
 using detail::empty_blhd;
+using detail::empty_gradient;
 using detail::last_dim_contiguous;
 
 constexpr const char* kOp = "block_attention";
@@ -369,7 +370,7 @@ struct AttentionNode final : autograd::Node {
       const bool wanted = is_key ? want_keys : wants(i) || (is_q && want_q);
       ++i;
       if (!from || !wanted) return;
-      to = from.rank() == 4 ? empty_blhd(from, from.dim(2), from.dim(3)) : Tensor::like(from);
+      to = from.rank() == 4 ? empty_gradient(from) : Tensor::like(from);
     };
     Operands::visit_tensors(allocate, d, x);
     return d;

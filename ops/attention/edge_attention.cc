@@ -88,9 +88,9 @@ struct EdgeNode final : autograd::Node {
     const Tensor &q = saved(0), &k = saved(1), &v = saved(2), &relation = saved(3);
     const Tensor &out = saved(4), &lse = saved(5);
     const Tensor dout = detail::last_dim_contiguous(dy[0]);
-    Tensor dq = detail::empty_blhd(q, q.dim(2), q.dim(3));
-    Tensor dk = detail::empty_blhd(k, k.dim(2), k.dim(3));
-    Tensor dv = detail::empty_blhd(v, v.dim(2), v.dim(3));
+    Tensor dq = detail::empty_gradient(q);
+    Tensor dk = detail::empty_gradient(k);
+    Tensor dv = detail::empty_gradient(v);
     Tensor drelation = relation ? Tensor::like(relation) : Tensor{};
     kernels::edge_attention_backward(
         q.device(), call.inputs(q, k, v, relation), out.view(), lse.view(), dout.view(),

@@ -21,4 +21,11 @@ inline Tensor empty_blhd(const Tensor& like, int64_t rows, int64_t width) {
       .alias({batch, heads, rows, width}, {rows * heads * width, width, heads * width, 1}, 0);
 }
 
+/// Allocates a gradient of x [B, H, rows, width]: row-major if x is, as leaves need it, else as the
+/// views that split heads need it.
+inline Tensor empty_gradient(const Tensor& x) {
+  if (x.contiguous()) return Tensor::empty(x.shape(), x.dtype(), x.device());
+  return empty_blhd(x, x.dim(2), x.dim(3));
+}
+
 }  // namespace longspan::detail

@@ -177,9 +177,9 @@ struct LinearAttentionNode final : autograd::Node {
     const Tensor &normalizer = saved(9), &reference = saved(10), &top = saved(11);
     const Tensor dout = dy[0] ? detail::last_dim_contiguous(dy[0]) : Tensor{};
     const Tensor dsums = dy.size() > 1 && dy[1] ? contiguous(dy[1]) : Tensor{};
-    Tensor dq = detail::empty_blhd(in.q, in.q.dim(2), in.q.dim(3));
-    Tensor dk = detail::empty_blhd(in.k, in.k.dim(2), in.k.dim(3));
-    Tensor dv = detail::empty_blhd(in.v, in.v.dim(2), in.v.dim(3));
+    Tensor dq = detail::empty_gradient(in.q);
+    Tensor dk = detail::empty_gradient(in.k);
+    Tensor dv = detail::empty_gradient(in.v);
     Tensor dstate = in.sums && wants(3) ? Tensor::like(in.sums) : Tensor{};
     if (in.q.dim(0) * in.q.dim(1) > 0) {
       Tensor means = Tensor::empty(normalizer.shape(), normalizer.dtype(), normalizer.device(),

@@ -167,8 +167,8 @@ struct LshNode final : autograd::Node {
                               : Tensor::zeros(out.shape(), out.dtype(), out.device());
     const Tensor dlse = dy[1] ? contiguous(dy[1]) : Tensor{};
     const LshOrder sorted = lsh_sort(ids, call.rule.buckets + 1);
-    Tensor dq = detail::empty_blhd(q, q.dim(2), q.dim(3));
-    Tensor dv = detail::empty_blhd(v, v.dim(2), v.dim(3));
+    Tensor dq = detail::empty_gradient(q);
+    Tensor dv = detail::empty_gradient(v);
     kernels::lsh_attention_backward(q.device(), inputs_of(call, q, v, ids, sorted), out.view(),
                                     lse.view(), dout.view(), dlse.view(), dq.mut(), dv.mut());
     return {wants(0) ? dq : Tensor{}, wants(1) ? dv : Tensor{}};

@@ -666,23 +666,45 @@ TEST(BlockAttention, MergingHeadsIsAView) {
   EXPECT_TRUE(out.alias({2, 10, 3, 4}, {120, 12, 4, 1}, 0).contiguous());
 }
 
+TEST(BlockAttention, GradientsAreLaidAsTheirTensors) {
+  // Then no leaf copies its gradient, and no projection that of its heads.
+  const Tensor q = leaf(make(random_values(2 * 3 * 10 * 4, 1), {2, 3, 10, 4}, DType::f32));
+  const Tensor kv = make(random_values(2 * 10 * 3 * 4, 2), {2, 10, 3, 4}, DType::f32);
+  const Tensor k = leaf(heads_view(kv)), v = leaf(heads_view(kv));
+  const Tensor out = block_attention(q, k, v, patterns::causal()).out;
+  const Tensor dy[] = {Tensor::zeros(out.shape()), Tensor{}};
+  const NoGrad off;
+  const Grads dx = autograd::edge_of(out).node->backward(dy);
+  const Strides rows = {3 * 10 * 4, 10 * 4, 4, 1}, tokens = {10 * 3 * 4, 4, 3 * 4, 1};
+  EXPECT_EQ(dx[0].strides(), rows);
+  EXPECT_EQ(dx[1].strides(), tokens);
+  EXPECT_EQ(dx[2].strides(), tokens);
+}
+
 TEST(BlockAttention, GradientsWantedOneByOne) {
-  const Problem x = problem({1, 2, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
-  const Solution all = run(x, patterns::causal(), DType::f32);
-  for (int wanted = 0; wanted < 3; ++wanted) {
-    std::array<Tensor, 3> in = {make(x.q, {1, 2, 90, 8}, DType::f32),
-                                make(x.k, {1, 2, 90, 8}, DType::f32),
-                                make(x.v, {1, 2, 90, 8}, DType::f32)};
-    set_requires_grad(in[static_cast<size_t>(wanted)]);
-    const auto [out, lse] = block_attention(in[0], in[1], in[2], patterns::causal());
-    const Tensor outputs[] = {out, lse};
-    const Tensor dy[] = {make(x.dout, out.shape(), DType::f32),
-                         make(x.dlse, lse.shape(), DType::f32)};
-    backward(outputs, dy);
-    const std::vector<double>* truth[] = {&all.dq, &all.dk, &all.dv};
-    expect_same_bits(values_of(grad(in[static_cast<size_t>(wanted)])), *truth[wanted], "alone");
+  for (const int64_t heads : {2, 4}) {  // two passes, and one
+    const Problem x =
+        problem({1, heads, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
+    const Solution all = run(x, patterns::causal(), DType::f32);
+    Problem other = x;  // so that no workspace holds what this one needs
+    for (double& g : other.dout) g *= 2;
+    const Shape size = {1, heads, 90, 8};
+    for (int wanted = 0; wanted < 3; ++wanted) {
+      run(other, patterns::causal(), DType::f32);
+      std::array<Tensor, 3> in = {make(x.q, size, DType::f32), make(x.k, size, DType::f32),
+                                  make(x.v, size, DType::f32)};
+      set_requires_grad(in[static_cast<size_t>(wanted)]);
+      const auto [out, lse] = block_attention(in[0], in[1], in[2], patterns::causal());
+      const Tensor outputs[] = {out, lse};
+      const Tensor dy[] = {make(x.dout, out.shape(), DType::f32),
+                           make(x.dlse, lse.shape(), DType::f32)};
+      backward(outputs, dy);
+      const std::vector<double>* truth[] = {&all.dq, &all.dk, &all.dv};
+      expect_same_bits(values_of(grad(in[static_cast<size_t>(wanted)])), *truth[wanted], "alone");
+    }
   }
   // The gradient of lse alone, and no gradient at all.
+  const Problem x = problem({1, 2, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
   const Tensor q = leaf(make(x.q, {1, 2, 90, 8}, DType::f64));
   const Tensor k = make(x.k, {1, 2, 90, 8}, DType::f64);
   const auto f = [&k](const std::vector<Tensor>& in) {

@@ -36,7 +36,8 @@ struct CrossEntropyOptions {
 ///   logits   [..., V]  f64 f32 f16 bf16; computed in f32, f64 for f64
 ///   targets  [...]     i64 i32 u8: in [0, V), or options.ignore
 ///   returns  scalar, or [...] for Reduction::none; f64 for f64, else f32
-///   saves    exp(logits - maximum of the row), targets, and four values per row
+///   saves    the gradient of the logits up to the factor dy, which backward multiplies in place
+///            unless the graph is retained; for f16, bf16 and Reduction::none targets too
 ///   throws   ShapeError, DTypeError, DeviceError, ValueError that names the first bad target
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& = {});
 

@@ -153,8 +153,11 @@ const Registered cross_entropy_info = OpInfo{
                 rejects<ValueError>("smoothing", {randn({3, 4}), ids({3}, 4)}, "smoothing", {1.5})},
     .saved_bytes =
         [](Inputs in) {
-          const int64_t sums = in[0].dtype() == DType::f64 ? 8 : 4;
-          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes(), in[1].numel() * 4 * sums};
+          const bool by_rows = in[0].dtype() == DType::f16 || in[0].dtype() == DType::bf16 ||
+                               options_of(in).reduction == Reduction::none;
+          std::vector<int64_t> bytes = {in[0].nbytes()};
+          if (by_rows) bytes.push_back(in[1].nbytes());
+          return bytes;
         },
     .offset = {.inputs = {0}, .samples = offset_samples()},
     .nan = {.inputs = {0}},
@@ -474,12 +477,15 @@ TEST(LinearCrossEntropy, PassesOnWhatIsNotFiniteFromEveryTileOfClasses) {
     for (const float value :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       bias[static_cast<size_t>(at)] = value;
-      for (const double smoothing : {0.0, 0.1}) {
+      for (const CrossEntropyOptions& options :
+           {CrossEntropyOptions{}, CrossEntropyOptions{.smoothing = 0.1},
+            CrossEntropyOptions{.gradient = LossGradient::in_forward}}) {
+        const double smoothing = options.smoothing;
         Tensor x = some({2, 8}, 1, DType::f32);
         set_requires_grad(x);
         const Tensor loss =
             linear_cross_entropy(x, some({V, 8}, 2, DType::f32), Tensor::from(bias, {V}),
-                                 Tensor::from<int64_t>({7, 8000}, {2}), {.smoothing = smoothing});
+                                 Tensor::from<int64_t>({7, 8000}, {2}), options);
         EXPECT_TRUE(std::isnan(value) ? std::isnan(loss.item()) : !std::isfinite(loss.item()))
             << at << " " << loss.item();
         if (smoothing == 0 && !std::isnan(value)) {
@@ -623,6 +629,86 @@ TEST(Memory, TiedWeightsGetBothGradients) {
   }
   const auto a = flatten(grads[0]).to_vector<double>(), b = flatten(grads[1]).to_vector<double>();
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-15);
+}
+
+/// Returns the gradient of the logits for an upstream gradient of dy, from the last of `passes`
+/// backward passes.
+std::vector<double> logits_gradient(const Tensor& z, const Tensor& targets, const Tensor& dy,
+                                    const CrossEntropyOptions& options, int passes = 1) {
+  Tensor x = z.detach();
+  set_requires_grad(x);
+  const Tensor loss = cross_entropy(x, targets, options);
+  for (int pass = 1; pass < passes; ++pass) {
+    backward(loss, dy, {.retain = true});
+    set_grad(x, {});
+  }
+  backward(loss, dy);
+  return flatten(cast(grad(x), DType::f64)).to_vector<double>();
+}
+
+// Backward overwrites what forward has saved, unless another backward may follow.
+TEST(CrossEntropy, RetainedGraphsGiveTheSameGradientAgain) {
+  const Tensor z = some({9, 65}, 1, DType::f32), targets = modulo(9, 65, 4);
+  for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    const CrossEntropyOptions options{.smoothing = 0.1, .reduction = reduction};
+    for (const double factor : {1.0, 3.0}) {
+      const Tensor dy = full(reduction == Reduction::none ? Shape{9} : Shape{}, factor, DType::f32);
+      EXPECT_EQ(logits_gradient(z, targets, dy, options, 3),
+                logits_gradient(z, targets, dy, options));
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, RetainedGraphsGiveTheSameGradientAgain) {
+  const Tensor targets = modulo(9, 31, 4), dy = full({}, 3.0, DType::f32);
+  const CrossEntropyOptions options{.gradient = LossGradient::in_forward};
+  std::vector<std::vector<float>> got;
+  for (const bool retain : {true, false}) {
+    Tensor x = some({9, 24}, 1, DType::f32), w = some({31, 24}, 2, DType::f32);
+    for (Tensor* leaf : {&x, &w}) set_requires_grad(*leaf);
+    const Tensor loss = linear_cross_entropy(x, w, {}, targets, options);
+    for (int pass = 0; pass < (retain ? 3 : 1); ++pass) {
+      for (Tensor* leaf : {&x, &w}) set_grad(*leaf, {});
+      backward(loss, dy, {.retain = retain});
+    }
+    got.push_back(floats(grad(x)));
+    got.push_back(floats(grad(w)));
+  }
+  EXPECT_EQ(got[0], got[2]);
+  EXPECT_EQ(got[1], got[3]);
+}
+
+// The gradient of an ignored row is 0, also if that of its loss is not finite.
+TEST(CrossEntropy, IgnoredRowsTakeNoUpstreamGradient) {
+  const Tensor dy = Tensor::from(std::vector<float>{NAN, 2, 2}, {3});
+  const auto dz = logits_gradient(some({3, 5}, 1, DType::f32), modulo(3, 5, 3), dy,
+                                  {.reduction = Reduction::none});
+  for (size_t i = 0; i < dz.size(); ++i) EXPECT_EQ(dz[i] == 0, i < 5) << dz[i];
+}
+
+// Divided by the number of rows, most of these gradients are below the range of f16; times dy they
+// are not.
+TEST(CrossEntropy, MeansOverManyRowsKeepTheirGradientsInF16) {
+  const Tensor z = 8 * some({4096, 16}, 1, DType::f16), targets = modulo(4096, 16, 0);
+  const Tensor dy = full({}, 65536.0, DType::f32);
+  const auto got = logits_gradient(z, targets, dy, {}),
+             expected =
+                 logits_gradient(cast(z, DType::f64), targets, full({}, 65536.0, DType::f64), {});
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], 1e-3 * std::abs(expected[i]) + 1e-6) << i;
+  }
+}
+
+// Forward and backward hold one tensor of the size of the logits.
+TEST(Memory, CrossEntropyHoldsItsGradientOnly) {
+  Tensor z = Tensor::zeros({512, 256});
+  set_requires_grad(z);
+  const Tensor targets = modulo(512, 256, 0);
+  MemoryTracker& tracker = memory_tracker();
+  tracker.reset_peak();
+  const int64_t before = tracker.live().total();
+  backward(cross_entropy(z, targets), full({}, 2.0, DType::f32));
+  EXPECT_LT(tracker.peak().total() - before, z.nbytes() + 512 * 40);
 }
 
 TEST(LinearCrossEntropy, EqualsLinearThenCrossEntropy) {

@@ -190,9 +190,10 @@ class LogitTile {
         cap_(head.options.soft_cap) {
     const int64_t all = weight_.dim(0);
     classes = all_classes ? all : std::min(all, most_classes);
-    const int64_t size = all_classes ? most_logits_at_once : most_logits;
-    tokens = size / std::max<int64_t>(classes, 1);
-    if (all_classes) tokens = std::clamp<int64_t>(tokens, 64, 1024);
+    tokens = most_logits / std::max<int64_t>(classes, 1);
+    if (classes > most_classes) {
+      tokens = std::clamp<int64_t>(most_logits_at_once / classes, 64, 1024);
+    }
     tokens = std::clamp<int64_t>(tokens, 1, std::max<int64_t>(head.counted.count(), 1));
     const Device on = x_.device();
     workspace_ = Tensor::empty({tokens * classes}, sums_, on, Category::workspace);
@@ -356,25 +357,33 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
   Tensor loss = Tensor::empty({T}, sums, on), totals;
   if (gradients == nullptr) totals = Tensor::empty({T, 2}, sums, on);
   LogitTile tile(head, gradients != nullptr);
-  Tensor state = Tensor::empty({tile.tokens, 4}, sums, on, Category::workspace);
   for_ranges(T, tile.tokens, [&](int64_t t0, int64_t t1) {
     const ConstView ids = rows_between(head.targets, t0, t1).view();
-    Tensor s = rows_between(state, 0, t1 - t0), z;
+    Tensor z, state = Tensor::empty({t1 - t0, 4}, sums, on, Category::workspace);
     for_ranges(V, tile.classes, [&](int64_t v0, int64_t v1) {
       z = tile.logits(t0, t1, v0, v1);
       if (gradients == nullptr) {
-        kernels::cross_entropy_scan(on, z.view(), ids, v0, o.smoothing != 0, s.mut());
+        kernels::cross_entropy_scan(on, z.view(), ids, v0, o.smoothing != 0, state.mut());
       } else {  // of all classes
         kernels::cross_entropy_rows(on, z.view(), ids, rows_between(scale, t0, t1).view(),
-                                    o.smoothing, o.z_loss, z.mut(), s.mut());
-        gradients->add_products(tile, z, t0, t1, v0, v1);
+                                    o.smoothing, o.z_loss, z.mut(), state.mut());
       }
     });
-    kernels::cross_entropy_finish(on, s.view(), ids, o.ignore, o.smoothing, o.z_loss, V,
+    kernels::cross_entropy_finish(on, state.view(), ids, o.ignore, o.smoothing, o.z_loss, V,
                                   totals ? rows_between(totals, t0, t1).mut() : View{},
                                   rows_between(loss, t0, t1).mut());
+    state = {};
+    if (gradients != nullptr && z) gradients->add_products(tile, z, t0, t1, 0, V);
   });
   return {loss, totals};
+}
+
+/// Whether the gradients of a head are computed in the forward pass.
+bool computes_in_forward(const CrossEntropyOptions& o, DType dtype, int64_t classes) {
+  if (o.gradient != LossGradient::automatic) return o.gradient == LossGradient::in_forward;
+  // Up to most_classes the tiles are those of backward. f16 would not hold what is divided by the
+  // number of rows and not yet multiplied by the scale of the loss.
+  return o.reduction != Reduction::none && dtype != DType::f16 && classes <= most_classes;
 }
 
 /// Computes gradients from recomputed logits and the totals of the counted rows.
@@ -477,7 +486,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     return reduce(counted.spread(losses), t, targets.shape(), options);
   };
 
-  if (options.gradient == LossGradient::in_forward && autograd::wants_graph(inputs)) {
+  if (computes_in_forward(options, x.dtype(), weight.dim(0)) && autograd::wants_graph(inputs)) {
     require(options.reduction != Reduction::none, op,
             "gradients in forward need one loss; use Reduction::mean or sum, or recompute");
     const Tensor one = full({}, 1.0, accumulator_of(x.dtype()), x.device());

@@ -433,6 +433,47 @@ TEST(Memory, GradientsInForwardAreThoseOfBackward) {
   EXPECT_THROW(head_of(5, 7, DType::f64, each, modulo(5, 7, 0)), ValueError);
 }
 
+/// Up to 4,096 classes the gradients in forward have the bits of those in backward, need no more
+/// memory, and are what `automatic` takes. Beyond them it recomputes.
+TEST(Memory, AutomaticGradientsRaiseNoPeak) {
+  const auto run = [](int64_t V, int64_t T, DType dtype, LossGradient gradient, double dy) {
+    MemoryTracker& tracker = memory_tracker();
+    const Tensor targets = modulo(T, V, 5);
+    tracker.reset_peak();
+    const int64_t before = tracker.live().total();
+    const auto got = head_of(T, V, dtype, {.smoothing = 0.1, .gradient = gradient}, targets, dy);
+    return std::pair(got, tracker.peak().total() - before);
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& [V, T] : {std::pair<int64_t, int64_t>{33, 700}, {256, 2100}, {4096, 300}}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", name_of(dtype), V, T));
+      const auto [expected, most] = run(V, T, dtype, LossGradient::recompute, 2);
+      for (const LossGradient how : {LossGradient::in_forward, LossGradient::automatic}) {
+        if (dtype == DType::f16 && how == LossGradient::in_forward) continue;
+        const auto [got, peak] = run(V, T, dtype, how, 2);
+        EXPECT_LE(peak, most);
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(flatten(cast(got[i], DType::f64)).to_vector<double>(),
+                    flatten(cast(expected[i], DType::f64)).to_vector<double>())
+              << i;
+        }
+      }
+    }
+  }
+  const auto saved = [](int64_t V, DType dtype, Reduction reduction) {
+    Tensor x = some({20, 8}, 1, dtype), w = some({V, 8}, 2, dtype);
+    for (Tensor* leaf : {&x, &w}) set_requires_grad(*leaf);
+    const Tensor loss = linear_cross_entropy(
+        x, w, {}, modulo(20, V, 0), {.reduction = reduction, .gradient = LossGradient::automatic});
+    return x.storage().category() == Category::saved ? "x" : "gradients";
+  };
+  EXPECT_STREQ(saved(4096, DType::f32, Reduction::mean), "gradients");
+  EXPECT_STREQ(saved(4097, DType::f32, Reduction::mean), "x");
+  EXPECT_STREQ(saved(100, DType::f64, Reduction::sum), "gradients");
+  EXPECT_STREQ(saved(100, DType::f16, Reduction::mean), "x");
+  EXPECT_STREQ(saved(100, DType::f32, Reduction::none), "x");
+}
+
 /// The upstream gradient may exceed the range of f16 when the gradients of the inputs do not.
 TEST(Memory, GradientsInForwardTakeFactorsBeyondTheirDtype) {
   Tensor x = some({64, 24}, 1, DType::f16);

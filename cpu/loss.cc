@@ -65,88 +65,121 @@ void scan(const ConstView& logits, const ConstView& targets, int64_t first, bool
                   });
 }
 
+/// The gradient of a row's loss: factor e^(x - shift) - less, and `own` less for the target.
+template <class A>
+struct RowGradient {
+  A shift, factor, less, own;
+
+  /// For a loss of weight g: sum is that of e^(x - most), uniform is smoothing / classes.
+  RowGradient(A g, A most, A sum, A uniform, double smoothing, double z_loss)
+      : shift(rows::shift_of(most)),
+        factor(sum == 0 ? A{0} : g / sum),
+        less(g * uniform),
+        own(g * static_cast<A>(1 - smoothing)) {
+    if (z_loss == 0) return;
+    const double lse = most + std::log(sum);
+    const A more = g * static_cast<A>(1 + 2 * z_loss * lse);
+    factor = sum == 0 ? A{0} : more / sum;
+  }
+};
+
+template <class A>
+A uniform_of(double smoothing, int64_t classes) {
+  return static_cast<A>(smoothing / static_cast<double>(std::max<int64_t>(classes, 1)));
+}
+
+/// Computes the gradient of a row from its logits x or, if they are `kept` in y, from the weights
+/// e^(x - shift). y may be x; t is the target's index, which may be outside of the row.
+template <bool kept, class T>
+HWY_INLINE void gradient_row(const T* x, const RowGradient<Accumulator<T>>& f, int64_t t, T* y,
+                             size_t n) {
+  using A = Accumulator<T>;
+  const rows::Tag<T> d;
+  const auto shift = hn::Set(d, f.shift), factor = hn::Set(d, f.factor), less = hn::Set(d, f.less);
+  const auto at = [&](size_t j, size_t left) HWY_ATTR {
+    if constexpr (kept) {
+      return hn::MulSub(simd::load(d, y + j, left), factor, less);
+    } else {  // x - shift <= 0 up to rounding
+      const auto p = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x + j, left), shift));
+      return hn::MulSub(p, factor, less);
+    }
+  };
+  const bool inside = t >= 0 && t < static_cast<int64_t>(n);
+  const A own = inside ? hn::GetLane(at(static_cast<size_t>(t), 1)) - f.own : A{0};
+  simd::for_vectors(
+      d, n, [&](size_t j, size_t left) HWY_ATTR { simd::store(at(j, left), d, y + j, left); });
+  if (inside) y[t] = T(own);
+}
+
 template <class T>
 void gradient(const View& logits, const ConstView& targets, int64_t first, const ConstView& totals,
               const ConstView& scale, double smoothing, double z_loss, int64_t classes) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
-  const hn::ScalableTag<T> d;
-  const auto N = static_cast<int64_t>(hn::Lanes(d));
-  const T uniform = static_cast<T>(smoothing / static_cast<double>(std::max<int64_t>(classes, 1)));
-  parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
-                  [&](int64_t i, int64_t end) {
-                    for (; i < end; ++i) {
-                      T* x = logits.as<T>() + i * n;
-                      const T g = scale.as<T>()[i];
-                      if (g == 0) {
-                        std::fill(x, x + n, T{0});
-                        continue;
-                      }
-                      const T most = totals.as<T>()[2 * i], sum = totals.as<T>()[2 * i + 1];
-                      const double lse = z_loss == 0 ? 0 : most + std::log(sum);
-                      const T more = g * static_cast<T>(1 + 2 * z_loss * lse);
-                      const auto factor = hn::Set(d, sum == 0 ? T{0} : more / sum);
-                      const auto less = hn::Set(d, g * uniform);
-                      const auto shift = hn::Set(d, rows::shift_of(most));
-                      for (int64_t j = 0; j < n; j += N) {
-                        const auto left = static_cast<size_t>(n - j);
-                        const auto z = hn::Sub(simd::load(d, x + j, left), shift);
-                        const auto p = simd::exp_nonpositive(d, z);  // z <= 0 up to rounding
-                        simd::store(hn::MulSub(p, factor, less), d, x + j, left);
-                      }
-                      const int64_t t = id_at(targets, i) - first;
-                      if (t >= 0 && t < n) x[t] -= g * static_cast<T>(1 - smoothing);
-                    }
-                  });
+  const T uniform = uniform_of<T>(smoothing, classes);
+  parallel_ranges(
+      rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)), [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) {
+          T* x = logits.as<T>() + i * n;
+          const T g = scale.as<T>()[i];
+          if (g == 0) {
+            std::fill(x, x + n, T{0});
+            continue;
+          }
+          const RowGradient<T> f(g, totals.as<T>()[2 * i], totals.as<T>()[2 * i + 1], uniform,
+                                 smoothing, z_loss);
+          gradient_row<false>(x, f, id_at(targets, i) - first, x, static_cast<size_t>(n));
+        }
+      });
 }
 
+/// What cross_entropy_rows computes.
 template <class T>
-void weights_rows(const T* x, bool totals, T* w, Accumulator<T>* state, const ConstView& targets,
-                  int64_t row, int64_t end, size_t n) {
-  rows::for_steps(row, end, n, [&](int64_t first, int64_t count) HWY_ATTR {
-    const auto at = [&](int64_t r) { return static_cast<size_t>(first + r) * n; };
-    Accumulator<T>* s = state + first * 4;
-    for (int64_t r = 0; r < count; ++r) s[4 * r] = rows::largest(x + at(r), n);
+struct WholeRows {
+  using A = Accumulator<T>;
+  const T* logits;
+  const ConstView& targets;
+  const A* scale;
+  double smoothing, z_loss;
+  T* gradient;  // null if it is not required
+  A* state;
+  size_t n;
+
+  void states(int64_t first, int64_t count) const {
+    constexpr bool keeps = std::is_same_v<T, A>;  // the weights, in place of the gradient
+    A* s = state + first * 4;
+    for (int64_t r = 0; r < count; ++r) s[4 * r] = rows::largest(at(logits, first + r), n);
     for (int64_t r = 0; r < count; ++r) {
-      T* kept = w == nullptr ? nullptr : w + at(r);
-      const auto shift = rows::shift_of(s[4 * r]);
-      s[4 * r + 3] = 0;
-      s[4 * r + 1] = totals ? rows::sum_for_log(x + at(r), shift, kept, n, s + 4 * r + 3)
-                            : rows::sum_for_log(x + at(r), shift, kept, n);
+      const T* x = at(logits, first + r);
+      T* kept = keeps && gradient != nullptr ? at(gradient, first + r) : nullptr;
       const int64_t t = id_at(targets, first + r);
       const bool inside = t >= 0 && t < static_cast<int64_t>(n);
-      s[4 * r + 2] = inside ? static_cast<Accumulator<T>>(x[at(r) + static_cast<size_t>(t)]) : 0;
-    }
-  });
-}
-
-template <class T>
-void weights_gradient_rows(const T* w, const Accumulator<T>* state, const Accumulator<T>* scale,
-                           const ConstView& targets, double smoothing, T* dx, int64_t row,
-                           int64_t end, size_t n) {
-  using A = Accumulator<T>;
-  const hn::ScalableTag<A> d;
-  const size_t N = hn::Lanes(d);
-  const A uniform = static_cast<A>(smoothing / static_cast<double>(n));
-  for (; row < end; ++row) {
-    const T* from = w + static_cast<size_t>(row) * n;
-    T* to = dx + static_cast<size_t>(row) * n;
-    const A g = scale[row], sum = state[row * 4 + 1];
-    if (g == 0) {
-      std::fill_n(to, n, T(A{0}));
-      continue;
-    }
-    const A factor = sum == 0 ? A{0} : g / sum;
-    const auto a = hn::Set(d, factor), b = hn::Set(d, g * uniform);
-    for (size_t j = 0; j < n; j += N) {
-      simd::store(hn::MulSub(simd::load(d, from + j, n - j), a, b), d, to + j, n - j);
-    }
-    const int64_t t = id_at(targets, row);
-    if (t >= 0 && t < static_cast<int64_t>(n)) {
-      const A own = static_cast<A>(from[t]) * factor - g * uniform;
-      to[t] = T(own - g * static_cast<A>(1 - smoothing));
+      s[4 * r + 2] = inside ? static_cast<A>(x[t]) : A{0};
+      const A shift = rows::shift_of(s[4 * r]);
+      s[4 * r + 3] = 0;
+      s[4 * r + 1] = smoothing != 0 ? rows::sum_for_log(x, shift, kept, n, s + 4 * r + 3)
+                                    : rows::sum_for_log(x, shift, kept, n);
     }
   }
-}
+  void gradients(int64_t first, int64_t count) const {
+    const A uniform = uniform_of<A>(smoothing, static_cast<int64_t>(n));
+    for (int64_t row = first; row < first + count; ++row) {
+      T* y = at(gradient, row);
+      if (scale[row] == 0) {
+        std::fill_n(y, n, T(A{0}));
+        continue;
+      }
+      const RowGradient<A> f(scale[row], state[4 * row], state[4 * row + 1], uniform, smoothing,
+                             z_loss);
+      gradient_row<std::is_same_v<T, A>>(at(logits, row), f, id_at(targets, row), y, n);
+    }
+  }
+
+ private:
+  template <class P>
+  P* at(P* p, int64_t row) const {
+    return p + static_cast<size_t>(row) * n;
+  }
+};
 
 template <class T>
 void finish_rows(const T* state, const ConstView& targets, int64_t ignore, double smoothing,
@@ -198,30 +231,57 @@ void CrossEntropyFinish(const ConstView& state, const ConstView& targets, int64_
   }
 }
 
-void CrossEntropyWeights(const ConstView& logits, const ConstView& targets, bool totals,
-                         const View& weights, const View& state) {
+void CrossEntropyRows(const ConstView& logits, const ConstView& targets, const ConstView& scale,
+                      double smoothing, double z_loss, const View& to, const View& state) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
+  const auto width = static_cast<size_t>(n);
   visit_floating(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    parallel_ranges(
-        rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)), [&](int64_t i, int64_t end) {
-          weights_rows(logits.as<T>(), totals, weights.as<T>(), state.as<Accumulator<T>>(), targets,
-                       i, end, static_cast<size_t>(n));
-        });
+    using A = Accumulator<T>;
+    const WholeRows<T> all{logits.as<T>(), targets,    scale.as<A>(), smoothing,
+                           z_loss,         to.as<T>(), state.as<A>(), width};
+    parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
+                    [&](int64_t i, int64_t end) {
+                      rows::for_steps(i, end, width, [&](int64_t first, int64_t count) HWY_ATTR {
+                        all.states(first, count);
+                        if (all.gradient != nullptr) all.gradients(first, count);
+                      });
+                    });
   });
 }
 
-void CrossEntropyWeightsGradient(const ConstView& weights, const ConstView& targets,
-                                 const ConstView& state, const ConstView& scale, double smoothing,
-                                 const View& dx) {
-  const int64_t rows = weights.dim(0), n = weights.dim(1);
-  visit_floating(weights.dtype, [&](auto tag) {
+/// Computes y = factor x for n elements.
+template <class T>
+void multiply(const T* x, Accumulator<T> factor, T* y, size_t n) {
+  if (factor == 1 && x == y) return;
+  if (factor == 0) {
+    std::fill_n(y, n, T(Accumulator<T>{0}));
+    return;
+  }
+  const rows::Tag<T> d;
+  const auto f = hn::Set(d, factor);
+  simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+    simd::store(hn::Mul(simd::load(d, x + i, left), f), d, y + i, left);
+  });
+}
+
+void MultiplyRows(const ConstView& x, const ConstView& factor, const View& y) {
+  visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = Accumulator<T>;
+    const auto* by = factor.as<Accumulator<T>>();
+    const bool one = factor.dim(0) == 1;  // then the elements are one row
+    const int64_t n = one ? 1 : x.dim(1), rows = one ? x.numel() : x.dim(0);
     parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
                     [&](int64_t i, int64_t end) {
-                      weights_gradient_rows(weights.as<T>(), state.as<A>(), scale.as<A>(), targets,
-                                            smoothing, dx.as<T>(), i, end, static_cast<size_t>(n));
+                      const T* from = x.as<T>();
+                      T* to = y.as<T>();
+                      if (one) {
+                        multiply(from + i, *by, to + i, static_cast<size_t>(end - i));
+                        return;
+                      }
+                      for (; i < end; ++i) {
+                        multiply(from + i * n, by[i], to + i * n, static_cast<size_t>(n));
+                      }
                     });
   });
 }
@@ -316,8 +376,8 @@ namespace longspan::cpu {
 HWY_EXPORT(CrossEntropyScan);
 HWY_EXPORT(CrossEntropyGradient);
 HWY_EXPORT(CrossEntropyFinish);
-HWY_EXPORT(CrossEntropyWeights);
-HWY_EXPORT(CrossEntropyWeightsGradient);
+HWY_EXPORT(CrossEntropyRows);
+HWY_EXPORT(MultiplyRows);
 HWY_EXPORT(PairLossForward);
 HWY_EXPORT(PairLossGradient);
 
@@ -401,16 +461,15 @@ void register_loss() {
         HWY_DYNAMIC_DISPATCH(CrossEntropyGradient)
         (logits, targets, first, totals, scale, smoothing, z_loss, classes);
       });
-  kernels::cross_entropy_weights.set(DeviceKind::cpu, [](ConstView logits, ConstView targets,
-                                                         bool totals, View weights, View state) {
-    HWY_DYNAMIC_DISPATCH(CrossEntropyWeights)(logits, targets, totals, weights, state);
-  });
-  kernels::cross_entropy_weights_gradient.set(
-      DeviceKind::cpu, [](ConstView weights, ConstView targets, ConstView state, ConstView scale,
-                          double smoothing, View dx) {
-        HWY_DYNAMIC_DISPATCH(CrossEntropyWeightsGradient)
-        (weights, targets, state, scale, smoothing, dx);
+  kernels::cross_entropy_rows.set(
+      DeviceKind::cpu, [](ConstView logits, ConstView targets, ConstView scale, double smoothing,
+                          double z_loss, View to, View state) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyRows)
+        (logits, targets, scale, smoothing, z_loss, to, state);
       });
+  kernels::multiply_rows.set(DeviceKind::cpu, [](ConstView x, ConstView factor, View y) {
+    HWY_DYNAMIC_DISPATCH(MultiplyRows)(x, factor, y);
+  });
   kernels::cross_entropy_finish.set(
       DeviceKind::cpu, [](ConstView state, ConstView targets, int64_t ignore, double smoothing,
                           double z_loss, int64_t classes, View totals, View loss) {

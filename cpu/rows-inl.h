@@ -76,8 +76,8 @@ HWY_INLINE V weight_at(const T* x, size_t left, V shift) {
   return left >= hn::Lanes(d) ? e : hn::IfThenElseZero(hn::FirstN(d, left), e);
 }
 
-/// Returns the sum of e^(x - shift) over a row; stores the terms in y unless it is null.
-/// *differences, if given, becomes the sum of x - shift.
+/// Returns the sum of e^(x - shift) over a row; stores the terms in y unless it is null. y may be
+/// x. *differences, if given, becomes the sum of x - shift.
 template <class T>
 HWY_INLINE Accumulator<T> sum_weights(const T* x, Accumulator<T> shift, T* y, size_t n,
                                       Accumulator<T>* differences = nullptr) {
@@ -130,9 +130,10 @@ HWY_NOINLINE Accumulator<T> count_infinite(const T* x, size_t n) {
 template <class T>
 HWY_INLINE Accumulator<T> sum_for_log(const T* x, Accumulator<T> shift, T* y, size_t n,
                                       Accumulator<T>* differences = nullptr) {
-  const Accumulator<T> sum = sum_weights(x, shift, y, n, differences);
   const bool infinite = shift == std::numeric_limits<Accumulator<T>>::infinity();
-  return HWY_UNLIKELY(infinite) ? count_infinite(x, n) : sum;
+  const Accumulator<T> count = HWY_UNLIKELY(infinite) ? count_infinite(x, n) : 0;  // y may be x
+  const Accumulator<T> sum = sum_weights(x, shift, y, n, differences);
+  return HWY_UNLIKELY(infinite) ? count : sum;
 }
 
 }  // namespace rows

@@ -62,6 +62,8 @@ struct Scan {
   }
 };
 
+/// Computes the state of a row and, unless weights is null, its exp(logit - maximum). weights may
+/// be logits.
 template <class T, int width>
 struct Weights {
   using A = Accumulator<T>;
@@ -75,6 +77,8 @@ struct Weights {
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     const T* x = logits + row * n;
+    const int64_t t = targets[row];
+    const A own = t >= 0 && t < n ? static_cast<A>(x[t]) : A(0);  // before the first store
     const A largest = largest_of<width>(team, x, n), shift = shift_of(largest);
     A part = 0, apart = 0;
     for_row<width>(team, n, [&](int64_t i) {
@@ -91,28 +95,32 @@ struct Weights {
     part = team.sum(part);
     apart = team.sum(apart);
     if (team.rank() != 0) return;
-    const int64_t t = targets[row];
     A* s = state + row * 4;
     s[0] = largest;
     s[1] = part;
-    s[2] = t >= 0 && t < n ? static_cast<A>(x[t]) : A(0);
+    s[2] = own;
     s[3] = apart;
   }
 };
 
+/// Turns the weights of a row into the gradient of its loss.
 template <class T, int width>
 struct WeightsGradient {
   using A = Accumulator<T>;
-  const T* weights;
+  T* weights;
   Ids targets;
   const A *state, *scale;
   int64_t n;
-  A uniform, own;  // smoothing / classes, 1 - smoothing
-  T* dx;
+  A uniform, own, z_loss;  // smoothing / classes, 1 - smoothing
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
-    const A g = scale[row], sum = state[row * 4 + 1], factor = sum == 0 ? A(0) : g / sum;
+    const A g = scale[row], sum = state[row * 4 + 1];
+    A factor = sum == 0 ? A(0) : g / sum;
+    if (z_loss != 0) {
+      const A lse = state[row * 4] + kernels::unary_value(kernels::Unary::log, A(0), A(0), sum);
+      factor *= 1 + 2 * z_loss * lse;
+    }
     const int64_t t = targets[row];
     for_row<width>(team, n, [&](int64_t i) {
       A v[width];
@@ -121,7 +129,29 @@ struct WeightsGradient {
       for (int k = 0; k < width; ++k) {
         v[k] = g == 0 ? A(0) : v[k] * factor - g * uniform - (i + k == t ? g * own : A(0));
       }
-      store_pack(v, dx + row * n + i);
+      store_pack(v, weights + row * n + i);
+    });
+  }
+};
+
+template <class T, int width>
+struct MultiplyRow {
+  using A = Accumulator<T>;
+  const T* x;
+  const A* factor;
+  int64_t step, n;  // step: 0 if there is one factor
+  T* y;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const A f = factor[row * step];
+    if (f == 1 && x == y) return;
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width];
+      load_pack(x + row * n + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) v[k] = f == 0 ? A(0) : v[k] * f;
+      store_pack(v, y + row * n + i);
     });
   }
 };
@@ -176,27 +206,31 @@ void scan(ConstView logits, ConstView targets, int64_t first, bool totals, View 
   });
 }
 
-void weights_of(ConstView logits, ConstView targets, bool totals, View weights, View state) {
+void rows_of_all(ConstView logits, ConstView targets, ConstView scale, double smoothing,
+                 double z_loss, View gradient, View state) {
   visit_floating(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const int64_t n = logits.dim(1);
+    using A = Accumulator<T>;
+    const int64_t rows = logits.dim(0), n = logits.dim(1);
     for_packed_rows<Weights, T>(
-        "cross_entropy_weights", rows_are_packed<T>(n, logits.data, weights.data), logits.dim(0), n,
-        logits.as<T>(), Ids(targets), n, totals, weights.as<T>(), state.as<Accumulator<T>>());
+        "cross_entropy_rows", rows_are_packed<T>(n, logits.data, gradient.data), rows, n,
+        logits.as<T>(), Ids(targets), n, smoothing != 0, gradient.as<T>(), state.as<A>());
+    if (!gradient) return;
+    for_packed_rows<WeightsGradient, T>(
+        "cross_entropy_rows", rows_are_packed<T>(n, gradient.data), rows, n, gradient.as<T>(),
+        Ids(targets), state.as<A>(), scale.as<A>(), n,
+        static_cast<A>(smoothing / static_cast<double>(n > 0 ? n : 1)),
+        static_cast<A>(1 - smoothing), static_cast<A>(z_loss));
   });
 }
 
-void weights_gradient(ConstView weights, ConstView targets, ConstView state, ConstView scale,
-                      double smoothing, View dx) {
-  visit_floating(weights.dtype, [&](auto tag) {
+void multiply_rows(ConstView x, ConstView factor, View y) {
+  visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = Accumulator<T>;
-    const int64_t n = weights.dim(1);
-    for_packed_rows<WeightsGradient, T>(
-        "cross_entropy_weights_gradient", rows_are_packed<T>(n, weights.data, dx.data),
-        weights.dim(0), n, weights.as<T>(), Ids(targets), state.as<A>(), scale.as<A>(), n,
-        static_cast<A>(smoothing / static_cast<double>(n)), static_cast<A>(1 - smoothing),
-        dx.as<T>());
+    const int64_t n = x.dim(1);
+    for_packed_rows<MultiplyRow, T>("multiply_rows", rows_are_packed<T>(n, x.data, y.data),
+                                    x.dim(0), n, x.as<T>(), factor.as<Accumulator<T>>(),
+                                    factor.dim(0) == 1 ? int64_t{0} : int64_t{1}, n, y.as<T>());
   });
 }
 
@@ -411,8 +445,8 @@ void find_outside(ConstView x, double low, double high, View found) {
 
 void register_loss() {
   kernels::cross_entropy_scan.set(DeviceKind::cuda, scan);
-  kernels::cross_entropy_weights.set(DeviceKind::cuda, weights_of);
-  kernels::cross_entropy_weights_gradient.set(DeviceKind::cuda, weights_gradient);
+  kernels::cross_entropy_rows.set(DeviceKind::cuda, rows_of_all);
+  kernels::multiply_rows.set(DeviceKind::cuda, multiply_rows);
   kernels::cross_entropy_gradient.set(DeviceKind::cuda, gradient);
   kernels::cross_entropy_finish.set(DeviceKind::cuda, finish);
   kernels::cross_entropy_scale.set(DeviceKind::cuda, scale_rows);

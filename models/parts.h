@@ -23,14 +23,14 @@ template <>
 inline constexpr std::array<std::string_view, 3> value_names<Precision>{"f32", "bf16", "f16"};
 /// Option values of LossGradient.
 template <>
-inline constexpr std::array<std::string_view, 2> value_names<LossGradient>{"recompute",
-                                                                           "in_forward"};
+inline constexpr std::array<std::string_view, 3> value_names<LossGradient>{
+    "recompute", "in_forward", "automatic"};
 
 /// How the logits of tokens are computed and trained.
 struct HeadOptions {
   double z_loss = 0;    ///< \cite chowdhery2022
   double soft_cap = 0;  ///< \cite gemma2
-  LossGradient loss_gradient = LossGradient::recompute;
+  LossGradient loss_gradient = LossGradient::automatic;
   void visit(auto& v) {
     v("z_loss", z_loss, range::not_negative, "weight of lse^2, added to each loss in training");
     v("soft_cap", soft_cap, range::not_negative, "c: logits are c tanh(z / c); 0: they are z");

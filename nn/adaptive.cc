@@ -317,7 +317,8 @@ Tensor AdaptiveSoftmax::loss(const Tensor& hidden, const Tensor& targets, Reduct
   const AdaptiveOptions& o = options;
   check_hidden(o, hidden, tables[0].weight);
   const bool each = reduction == Reduction::none;
-  require(!each || gradient == LossGradient::recompute, kSoftmax,
+  const bool now = gradient == LossGradient::in_forward;
+  require(!each || !now, kSoftmax,
           "gradients in forward need one loss; use Reduction::mean or sum, or recompute");
   const Tensor known = cast(checked_targets(o, hidden, targets), DType::i64);  // [T]
 
@@ -331,7 +332,7 @@ Tensor AdaptiveSoftmax::loss(const Tensor& hidden, const Tensor& targets, Reduct
 
   const CrossEntropyOptions how{.ignore = ignored_target,
                                 .reduction = each ? Reduction::none : Reduction::sum,
-                                .gradient = gradient};
+                                .gradient = now ? gradient : LossGradient::recompute};
   const DType dtype = hidden.dtype();
   const auto as = [&](const Tensor& x) { return x ? cast(x, dtype) : x; };
   const Tensor h = reshape(hidden, {targets.numel(), o.d_model});

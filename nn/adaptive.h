@@ -97,7 +97,8 @@ struct AdaptiveSoftmax : Module {
   /// reads zeros for these rows. The meta device counts all targets as those of cluster 1.
   ///   hidden   [..., D]  f64 f32 f16 bf16
   ///   targets  [...]     i64 i32 u8, in [0, V) or ignored_target
-  ///   gradient           in_forward needs the mean or the sum
+  ///   gradient           in_forward needs the mean or the sum; automatic is recompute, since the
+  ///                      gradients of all softmaxes would be held at once
   ///   saves    as linear_cross_entropy for each softmax: rows of hidden or their projections; and
   ///            the table of cluster 0 once more, followed by the rows of `cluster`
   ///   returns  scalar, or [...] for Reduction::none, 0 where the target is ignored; f64 for f64,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/engine.h"
 #include "autograd/record.h"
 #include "core/graph.h"
 #include "core/kernels/copy.h"
@@ -189,9 +190,10 @@ class LogitTile {
         cap_(head.options.soft_cap) {
     const int64_t all = weight_.dim(0);
     classes = all_classes ? all : std::min(all, most_classes);
-    const int64_t size = all_classes ? most_logits_at_once : most_logits;
-    tokens = size / std::max<int64_t>(classes, 1);
-    if (all_classes) tokens = std::clamp<int64_t>(tokens, 64, 1024);
+    tokens = most_logits / std::max<int64_t>(classes, 1);
+    if (classes > most_classes) {
+      tokens = std::clamp<int64_t>(most_logits_at_once / classes, 64, 1024);
+    }
     tokens = std::clamp<int64_t>(tokens, 1, std::max<int64_t>(head.counted.count(), 1));
     const Device on = x_.device();
     workspace_ = Tensor::empty({tokens * classes}, sums_, on, Category::workspace);
@@ -295,11 +297,16 @@ class HeadGradients {
   /// are of its tokens.
   void add(LogitTile& tile, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
            const Tensor& totals, const Tensor& scale) {
-    const Device on = z.device();
     const CrossEntropyOptions& o = head_.options;
-    kernels::cross_entropy_gradient(on, z.mut(), rows_between(head_.targets, t0, t1).view(), v0,
-                                    totals.view(), scale.view(), o.smoothing, o.z_loss,
+    kernels::cross_entropy_gradient(z.device(), z.mut(), rows_between(head_.targets, t0, t1).view(),
+                                    v0, totals.view(), scale.view(), o.smoothing, o.z_loss,
                                     head_.weight.dim(0));
+    add_products(tile, z, t0, t1, v0, v1);
+  }
+
+  /// Adds the gradients of a tile from that of its logits, z, which is overwritten.
+  void add_products(LogitTile& tile, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
+    const Device on = z.device();
     tile.through_cap(z);
     if (sum_[2]) {
       Tensor part = Tensor::empty({v1 - v0}, sums_, on, Category::workspace);
@@ -338,7 +345,8 @@ class HeadGradients {
   Tensor part_;  // of the rows of a tile, unless all rows count
 };
 
-/// Losses of the rows, and [rows, 2] their largest logits m and sums of exp(logit - m).
+/// Losses of the rows, and [rows, 2] their largest logits m and sums of exp(logit - m), unless the
+/// gradients are computed here.
 struct RowLosses {
   Tensor loss, totals;
 };
@@ -347,24 +355,36 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
   const DType sums = accumulator_of(head.h.dtype());
   const int64_t T = head.counted.count(), V = head.weight.dim(0);
   const CrossEntropyOptions& o = head.options;
-  Tensor totals = Tensor::empty({T, 2}, sums, on), loss = Tensor::empty({T}, sums, on);
+  Tensor loss = Tensor::empty({T}, sums, on), totals;
+  if (gradients == nullptr) totals = Tensor::empty({T, 2}, sums, on);
   LogitTile tile(head, gradients != nullptr);
-  Tensor state = Tensor::empty({tile.tokens, 4}, sums, on, Category::workspace);
   for_ranges(T, tile.tokens, [&](int64_t t0, int64_t t1) {
     const ConstView ids = rows_between(head.targets, t0, t1).view();
-    Tensor s = rows_between(state, 0, t1 - t0), z;
+    Tensor z, state = Tensor::empty({t1 - t0, 4}, sums, on, Category::workspace);
     for_ranges(V, tile.classes, [&](int64_t v0, int64_t v1) {
       z = tile.logits(t0, t1, v0, v1);
-      kernels::cross_entropy_scan(on, z.view(), ids, v0, o.smoothing != 0, s.mut());
+      if (gradients == nullptr) {
+        kernels::cross_entropy_scan(on, z.view(), ids, v0, o.smoothing != 0, state.mut());
+      } else {  // of all classes
+        kernels::cross_entropy_rows(on, z.view(), ids, rows_between(scale, t0, t1).view(),
+                                    o.smoothing, o.z_loss, z.mut(), state.mut());
+      }
     });
-    Tensor to = rows_between(totals, t0, t1);
-    kernels::cross_entropy_finish(on, s.view(), ids, o.ignore, o.smoothing, o.z_loss, V, to.mut(),
+    kernels::cross_entropy_finish(on, state.view(), ids, o.ignore, o.smoothing, o.z_loss, V,
+                                  totals ? rows_between(totals, t0, t1).mut() : View{},
                                   rows_between(loss, t0, t1).mut());
-    if (gradients != nullptr && z) {
-      gradients->add(tile, z, t0, t1, 0, V, to, rows_between(scale, t0, t1));
-    }
+    state = {};
+    if (gradients != nullptr && z) gradients->add_products(tile, z, t0, t1, 0, V);
   });
   return {loss, totals};
+}
+
+/// Whether the gradients of a head are computed in the forward pass.
+bool computes_in_forward(const CrossEntropyOptions& o, DType dtype, int64_t classes) {
+  if (o.gradient != LossGradient::automatic) return o.gradient == LossGradient::in_forward;
+  // Up to most_classes the tiles are those of backward. f16 would not hold what is divided by the
+  // number of rows and not yet multiplied by the scale of the loss.
+  return o.reduction != Reduction::none && dtype != DType::f16 && classes <= most_classes;
 }
 
 /// Computes gradients from recomputed logits and the totals of the counted rows.
@@ -384,14 +404,15 @@ Grads gradients_again(const Head& head, const Tensor& totals, const Tensor& dy,
           gradients.take(2, {classes})};
 }
 
-/// Multiplies x by a scalar dy in the dtype of dy: loss scales may exceed the range of x's dtype.
-Tensor scaled(const Tensor& x, const Tensor& dy) {
-  if (!x) return x;
-  const Tensor wide = cast(x, dy.dtype());
-  const Tensor all = dy.alias(x.shape(), Strides::filled(x.rank(), 0), 0);
-  Tensor y = Tensor::like(wide);
-  kernels::binary(x.device(), kernels::Binary::mul, wide.view(), all.view(), y.mut());
-  return cast(y, x.dtype());
+/// Multiplies a gradient that forward has saved by factor [1] or [rows] in the dtype of the factor,
+/// whose range may exceed that of the gradient's dtype: in place, unless the graph is retained.
+Tensor scaled(const Tensor& saved, const Tensor& factor) {
+  if (!saved) return saved;
+  Tensor y = graph_is_retained() ? Tensor::like(saved) : saved;
+  const Tensor from = detail::as_rows(saved);
+  Tensor to = detail::as_rows(y);
+  kernels::multiply_rows(y.device(), from.view(), line_of(factor).view(), to.mut());
+  return y;
 }
 
 }  // namespace
@@ -406,27 +427,30 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const int64_t rows = t.dim(0);
   const DType sums = accumulator_of(logits.dtype());
   const Tensor z = rows_of(logits);  // [rows, V]
-  // If the graph needs a gradient, the exponentials are saved in place of the logits.
-  const bool graph = autograd::wants_graph({&logits, 1});
-  Tensor weights = graph ? Tensor::like(z) : Tensor{};
-  Tensor state = Tensor::empty({rows, 4}, sums, z.device());
-  kernels::cross_entropy_weights(z.device(), z.view(), t.view(), options.smoothing != 0,
-                                 graph ? weights.mut() : View{}, state.mut());
+  // If the graph needs a gradient, it is computed and saved now, up to the factor dy. f16 and bf16
+  // keep it undivided, since a mean over many rows may fall below their range.
+  const bool graph = autograd::wants_graph({&logits, 1}), narrow = sums != logits.dtype();
+  const bool by_rows = narrow || options.reduction == Reduction::none;
+  CrossEntropyOptions now = options;
+  if (by_rows) now.reduction = Reduction::sum;
+  Tensor dz, scale, state = Tensor::empty({rows, 4}, sums, z.device());
+  if (graph) {
+    dz = Tensor::like(z);
+    scale = row_scale(full({}, 1.0, sums, z.device()), t, now);
+  }
+  kernels::cross_entropy_rows(z.device(), z.view(), t.view(), scale.view(), options.smoothing, 0,
+                              graph ? dz.mut() : View{}, state.mut());
   Tensor loss = Tensor::empty({rows}, sums, z.device());
   kernels::cross_entropy_finish(z.device(), state.view(), t.view(), options.ignore,
                                 options.smoothing, 0, V, View{}, loss.mut());
 
-  return record(
-      "cross_entropy", {logits}, reduce(loss, t, targets.shape(), options), save(weights, t, state),
-      [options, shape = logits.shape()](const Context& c, const Tensor& dy) -> Grads {
-        const auto saved = c.saved<3>();
-        const Tensor &w = saved[0], &ids = saved[1], &sum = saved[2];
-        const Tensor scale = row_scale(dy, ids, options);
-        Tensor dz = Tensor::like(w);
-        kernels::cross_entropy_weights_gradient(w.device(), w.view(), ids.view(), sum.view(),
-                                                scale.view(), options.smoothing, dz.mut());
-        return {dz.alias(shape, contiguous_strides(shape), 0)};
-      });
+  return record("cross_entropy", {logits}, reduce(loss, t, targets.shape(), options),
+                save(dz, by_rows ? t : Tensor{}),
+                [options, shape = logits.shape()](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<2>();
+                  const Tensor factor = saved[1] ? row_scale(dy, saved[1], options) : dy;
+                  return {scaled(saved[0], factor).alias(shape, contiguous_strides(shape), 0)};
+                });
 }
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -463,7 +487,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     return reduce(counted.spread(losses), t, targets.shape(), options);
   };
 
-  if (options.gradient == LossGradient::in_forward && autograd::wants_graph(inputs)) {
+  if (computes_in_forward(options, x.dtype(), weight.dim(0)) && autograd::wants_graph(inputs)) {
     require(options.reduction != Reduction::none, op,
             "gradients in forward need one loss; use Reduction::mean or sum, or recompute");
     const Tensor one = full({}, 1.0, accumulator_of(x.dtype()), x.device());

@@ -15,9 +15,11 @@ enum class Reduction : uint8_t {
 
 /// When linear_cross_entropy computes the gradients of its inputs.
 enum class LossGradient : uint8_t {
-  recompute,  ///< in backward, from recomputed logits: four products, x and two values per row
-              ///< saved
-  in_forward  ///< while the logits exist: three products, but the gradients are saved
+  recompute,   ///< in backward, from recomputed logits: four products, x and two values per row
+               ///< saved
+  in_forward,  ///< while the logits exist: three products, but the gradients are saved
+  automatic  ///< in_forward where its peak is not higher and its bits are those of recompute up to
+             ///< the factor dy: V <= 4096, not f16, not Reduction::none; else recompute
 };
 
 /// Options of cross-entropies. The last three apply to linear_cross_entropy only.
@@ -36,21 +38,24 @@ struct CrossEntropyOptions {
 ///   logits   [..., V]  f64 f32 f16 bf16; computed in f32, f64 for f64
 ///   targets  [...]     i64 i32 u8: in [0, V), or options.ignore
 ///   returns  scalar, or [...] for Reduction::none; f64 for f64, else f32
-///   saves    exp(logits - maximum of the row), targets, and four values per row
+///   saves    the gradient of the logits up to the factor dy, which backward multiplies in place
+///            unless the graph is retained; for f16, bf16 and Reduction::none targets too
 ///   throws   ShapeError, DTypeError, DeviceError, ValueError that names the first bad target
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& = {});
 
 /// cross_entropy(linear(x, weight, bias), targets) in blocks of tokens and classes: neither the
 /// forward nor the backward pass ever holds more than 2^19 logits (twice that with a soft cap);
-/// with LossGradient::in_forward, the logits of all classes of clamp(2^24 / V, 64, 1024) tokens.
-/// Rows with an ignored target reach no result, even if they hold NaN: the host reads the targets
-/// and leaves these rows out of every product, so they cost nothing; a device reads them as zeros.
+/// with LossGradient::in_forward and V > 4096, the logits of all classes of clamp(2^24 / V, 64,
+/// 1024) tokens. Rows with an ignored target reach no result, even if they hold NaN: the host reads
+/// the targets and leaves these rows out of every product, so they cost nothing; a device reads
+/// them as zeros.
 ///   x        [..., D]  f64 f32 f16 bf16
 ///   weight   [V, D]    dtype of x;  bias [V] or undefined
 ///   targets  [...]     i64 i32 u8
 ///   returns  as cross_entropy; for f16 and bf16 the logits are f32
 ///   saves    x, weight, bias, targets, and for each row that is not ignored its largest logit m
-///            and its sum of exp(logit - m); or the required gradients of x, weight and bias
+///            and its sum of exp(logit - m); or the required gradients of x, weight and bias up to
+///            the factor dy, which backward multiplies in place unless the graph is retained
 ///   throws   as cross_entropy
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const Tensor& targets, const CrossEntropyOptions& = {});

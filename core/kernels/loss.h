@@ -20,19 +20,19 @@ inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first,
                              View state)>
     cross_entropy_scan{"cross_entropy_scan"};
 
-/// Processes all classes in one call: computes the state of each row, and weights[i, j] =
-/// exp(logits[i, j] - maximum) unless weights is empty. The last of a state is 0 without `totals`.
-/// logits and weights [rows, classes] may also be f16 or bf16; the state is then f32.
-inline constinit Kernel<void(ConstView logits, ConstView targets, bool totals, View weights,
-                             View state)>
-    cross_entropy_weights{"cross_entropy_weights"};
+/// Processes all classes in one call: computes the state of each row and, unless gradient is empty,
+/// gradient[i, j] = scale[i] ((1 + 2 z_loss lse[i]) exp(logits[i, j] - maximum) / sum
+/// - (1 - smoothing) [j = target] - smoothing / classes); rows of scale 0 become 0. gradient may be
+/// logits. The last of a state is 0 without smoothing. logits and gradient [rows, classes] may also
+/// be f16 or bf16; state and scale [rows] are then f32.
+inline constinit Kernel<void(ConstView logits, ConstView targets, ConstView scale, double smoothing,
+                             double z_loss, View gradient, View state)>
+    cross_entropy_rows{"cross_entropy_rows"};
 
-/// dx[i, j] = scale[i] (weights[i, j] / sum - (1 - smoothing) [j = target] - smoothing / classes),
-/// where sum is state[i, 1]; rows of scale 0 become 0. dx has the dtype of weights, scale that of
-/// state.
-inline constinit Kernel<void(ConstView weights, ConstView targets, ConstView state, ConstView scale,
-                             double smoothing, View dx)>
-    cross_entropy_weights_gradient{"cross_entropy_weights_gradient"};
+/// y[i, j] = factor[i] x[i, j]; rows of factor 0 become 0. y may be x; rows of factor 1 are then
+/// not touched. x, y [rows, n], contiguous, one floating dtype; factor [rows], or [1] for all, is
+/// f64 for f64, else f32.
+inline constinit Kernel<void(ConstView x, ConstView factor, View y)> multiply_rows{"multiply_rows"};
 
 /// loss[i] = (1 - smoothing) (lse - target logit) + smoothing (lse - mean logit) + z_loss lse^2
 /// with lse = maximum + log(sum), or 0 if the target is `ignore`. totals [rows, 2], unless it is

@@ -70,21 +70,24 @@ TEST(TokenHead, LogitsAndLossHaveTheSameCap) {
 TEST(TokenHead, GradientsInForwardTrainAlike) {
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
-    std::vector<Tensor> all[2];
-    for (const bool forward : {false, true}) {
-      const Subject s(entry, {{"loss_gradient", forward ? "in_forward" : "recompute", "test"},
-                              {"z_loss", 0.01, "test"},
-                              {"soft_cap", 2.0, "test"}});
+    std::vector<std::vector<Tensor>> all;
+    for (const char* const how : {"recompute", "in_forward", "automatic"}) {
+      const Subject s(
+          entry,
+          {{"loss_gradient", how, "test"}, {"z_loss", 0.01, "test"}, {"soft_cap", 2.0, "test"}});
       const Tensor loss = s.loss(true);
       backward(loss);
-      all[forward ? 1 : 0] = {loss.detach()};
+      all.push_back({loss.detach()});
       for (const Tensor& w : parameters(*s.model)) {
-        if (grad(w)) all[forward ? 1 : 0].push_back(grad(w));
+        if (grad(w)) all.back().push_back(grad(w));
       }
+      ASSERT_EQ(all.back().size(), all[0].size());
+      EXPECT_TRUE(same_bits(all[0][0], all.back()[0]));
     }
-    ASSERT_EQ(all[0].size(), all[1].size());
-    EXPECT_TRUE(same_bits(all[0][0], all[1][0]));
-    for (size_t i = 1; i < all[0].size(); ++i) EXPECT_LT(distance(all[0][i], all[1][i]), 1e-5) << i;
+    for (size_t i = 1; i < all[0].size(); ++i) {
+      EXPECT_LT(distance(all[0][i], all[1][i]), 1e-5) << i;
+      EXPECT_TRUE(same_bits(all[0][i], all[2][i])) << i;
+    }
   }
 }
 

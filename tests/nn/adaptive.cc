@@ -247,6 +247,18 @@ TEST(Adaptive, Gradients) {
   }
 }
 
+// Gradients of all softmaxes at once would raise the peak: automatic is recompute here.
+TEST(Adaptive, AutomaticGradientsAreRecomputed) {
+  const Both model(clusters({3, 7}, 2), {});
+  const auto saved = [&](LossGradient g) {
+    const int64_t before = memory_tracker().live()[Category::saved];
+    const Tensor loss = model.loss(ids_of({0, 2, 8}), ids_of({8, 1, 11}), Reduction::mean, g);
+    return memory_tracker().live()[Category::saved] - before;
+  };
+  EXPECT_EQ(saved(LossGradient::automatic), saved(LossGradient::recompute));
+  EXPECT_NE(saved(LossGradient::in_forward), saved(LossGradient::recompute));
+}
+
 TEST(Adaptive, AClusterWithoutTokensHasZeroGradients) {
   Both model(clusters({3, 7}, 2), {.bias = true});
   backward(model.loss(ids_of({0, 2, 8}), ids_of({8, 1, 11})));

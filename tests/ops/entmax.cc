@@ -171,7 +171,7 @@ const Registered loss_info = OpInfo{
         [](Inputs in) {
           const auto number = static_cast<int64_t>(size_of(accumulator_of(in[0].dtype())));
           if (in.number(0) == 1) {
-            return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes(), 4 * number * in[1].numel()};
+            return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
           }
           return std::vector<int64_t>{number * in[0].numel(), in[1].nbytes()};
         },

@@ -153,8 +153,11 @@ const Registered cross_entropy_info = OpInfo{
                 rejects<ValueError>("smoothing", {randn({3, 4}), ids({3}, 4)}, "smoothing", {1.5})},
     .saved_bytes =
         [](Inputs in) {
-          const int64_t sums = in[0].dtype() == DType::f64 ? 8 : 4;
-          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes(), in[1].numel() * 4 * sums};
+          const bool by_rows = in[0].dtype() == DType::f16 || in[0].dtype() == DType::bf16 ||
+                               options_of(in).reduction == Reduction::none;
+          std::vector<int64_t> bytes = {in[0].nbytes()};
+          if (by_rows) bytes.push_back(in[1].nbytes());
+          return bytes;
         },
     .offset = {.inputs = {0}, .samples = offset_samples()},
     .nan = {.inputs = {0}},
@@ -430,6 +433,47 @@ TEST(Memory, GradientsInForwardAreThoseOfBackward) {
   EXPECT_THROW(head_of(5, 7, DType::f64, each, modulo(5, 7, 0)), ValueError);
 }
 
+/// Up to 4,096 classes the gradients in forward have the bits of those in backward, need no more
+/// memory, and are what `automatic` takes. Beyond them it recomputes.
+TEST(Memory, AutomaticGradientsRaiseNoPeak) {
+  const auto run = [](int64_t V, int64_t T, DType dtype, LossGradient gradient, double dy) {
+    MemoryTracker& tracker = memory_tracker();
+    const Tensor targets = modulo(T, V, 5);
+    tracker.reset_peak();
+    const int64_t before = tracker.live().total();
+    const auto got = head_of(T, V, dtype, {.smoothing = 0.1, .gradient = gradient}, targets, dy);
+    return std::pair(got, tracker.peak().total() - before);
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& [V, T] : {std::pair<int64_t, int64_t>{33, 700}, {256, 2100}, {4096, 300}}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", name_of(dtype), V, T));
+      const auto [expected, most] = run(V, T, dtype, LossGradient::recompute, 2);
+      for (const LossGradient how : {LossGradient::in_forward, LossGradient::automatic}) {
+        if (dtype == DType::f16 && how == LossGradient::in_forward) continue;
+        const auto [got, peak] = run(V, T, dtype, how, 2);
+        EXPECT_LE(peak, most);
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(flatten(cast(got[i], DType::f64)).to_vector<double>(),
+                    flatten(cast(expected[i], DType::f64)).to_vector<double>())
+              << i;
+        }
+      }
+    }
+  }
+  const auto saved = [](int64_t V, DType dtype, Reduction reduction) {
+    Tensor x = some({20, 8}, 1, dtype), w = some({V, 8}, 2, dtype);
+    for (Tensor* leaf : {&x, &w}) set_requires_grad(*leaf);
+    const Tensor loss = linear_cross_entropy(
+        x, w, {}, modulo(20, V, 0), {.reduction = reduction, .gradient = LossGradient::automatic});
+    return x.storage().category() == Category::saved ? "x" : "gradients";
+  };
+  EXPECT_STREQ(saved(4096, DType::f32, Reduction::mean), "gradients");
+  EXPECT_STREQ(saved(4097, DType::f32, Reduction::mean), "x");
+  EXPECT_STREQ(saved(100, DType::f64, Reduction::sum), "gradients");
+  EXPECT_STREQ(saved(100, DType::f16, Reduction::mean), "x");
+  EXPECT_STREQ(saved(100, DType::f32, Reduction::none), "x");
+}
+
 /// The upstream gradient may exceed the range of f16 when the gradients of the inputs do not.
 TEST(Memory, GradientsInForwardTakeFactorsBeyondTheirDtype) {
   Tensor x = some({64, 24}, 1, DType::f16);
@@ -474,12 +518,15 @@ TEST(LinearCrossEntropy, PassesOnWhatIsNotFiniteFromEveryTileOfClasses) {
     for (const float value :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       bias[static_cast<size_t>(at)] = value;
-      for (const double smoothing : {0.0, 0.1}) {
+      for (const CrossEntropyOptions& options :
+           {CrossEntropyOptions{}, CrossEntropyOptions{.smoothing = 0.1},
+            CrossEntropyOptions{.gradient = LossGradient::in_forward}}) {
+        const double smoothing = options.smoothing;
         Tensor x = some({2, 8}, 1, DType::f32);
         set_requires_grad(x);
         const Tensor loss =
             linear_cross_entropy(x, some({V, 8}, 2, DType::f32), Tensor::from(bias, {V}),
-                                 Tensor::from<int64_t>({7, 8000}, {2}), {.smoothing = smoothing});
+                                 Tensor::from<int64_t>({7, 8000}, {2}), options);
         EXPECT_TRUE(std::isnan(value) ? std::isnan(loss.item()) : !std::isfinite(loss.item()))
             << at << " " << loss.item();
         if (smoothing == 0 && !std::isnan(value)) {
@@ -623,6 +670,96 @@ TEST(Memory, TiedWeightsGetBothGradients) {
   }
   const auto a = flatten(grads[0]).to_vector<double>(), b = flatten(grads[1]).to_vector<double>();
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-15);
+}
+
+/// Returns the gradients of the logits for an upstream gradient of dy, of each of `passes` backward
+/// passes. All but the last one retain the graph.
+std::vector<std::vector<double>> logits_gradients(const Tensor& z, const Tensor& targets,
+                                                  const Tensor& dy,
+                                                  const CrossEntropyOptions& options, int passes) {
+  Tensor x = z.detach();
+  set_requires_grad(x);
+  const Tensor loss = cross_entropy(x, targets, options);
+  std::vector<std::vector<double>> all;
+  for (int pass = 1; pass <= passes; ++pass) {
+    backward(loss, dy, {.retain = pass < passes});
+    all.push_back(flatten(cast(grad(x), DType::f64)).to_vector<double>());
+    set_grad(x, {});
+  }
+  return all;
+}
+std::vector<double> logits_gradient(const Tensor& z, const Tensor& targets, const Tensor& dy,
+                                    const CrossEntropyOptions& options) {
+  return logits_gradients(z, targets, dy, options, 1)[0];
+}
+
+// Backward overwrites what forward has saved, unless another backward may follow.
+TEST(CrossEntropy, RetainedGraphsGiveTheSameGradientAgain) {
+  const Tensor z = some({9, 65}, 1, DType::f32), targets = modulo(9, 65, 4);
+  for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    const CrossEntropyOptions options{.smoothing = 0.1, .reduction = reduction};
+    for (const double factor : {3.0, 1.0}) {
+      const Tensor dy = full(reduction == Reduction::none ? Shape{9} : Shape{}, factor, DType::f32);
+      const std::vector<double> expected = logits_gradient(z, targets, dy, options);
+      // The memory that the first pass gets holds something else.
+      { const Tensor other = full({9, 65}, 7, DType::f32); }
+      for (const auto& got : logits_gradients(z, targets, dy, options, 3)) {
+        EXPECT_EQ(got, expected);
+      }
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, RetainedGraphsGiveTheSameGradientAgain) {
+  const Tensor targets = modulo(9, 31, 4), dy = full({}, 3.0, DType::f32);
+  const CrossEntropyOptions options{.gradient = LossGradient::in_forward};
+  std::vector<std::vector<float>> got;
+  for (const bool retain : {true, false}) {
+    Tensor x = some({9, 24}, 1, DType::f32), w = some({31, 24}, 2, DType::f32);
+    for (Tensor* leaf : {&x, &w}) set_requires_grad(*leaf);
+    const Tensor loss = linear_cross_entropy(x, w, {}, targets, options);
+    for (int pass = 0; pass < (retain ? 3 : 1); ++pass) {
+      for (Tensor* leaf : {&x, &w}) set_grad(*leaf, {});
+      backward(loss, dy, {.retain = retain});
+    }
+    got.push_back(floats(grad(x)));
+    got.push_back(floats(grad(w)));
+  }
+  EXPECT_EQ(got[0], got[2]);
+  EXPECT_EQ(got[1], got[3]);
+}
+
+// The gradient of an ignored row is 0, also if that of its loss is not finite.
+TEST(CrossEntropy, IgnoredRowsTakeNoUpstreamGradient) {
+  const Tensor dy = Tensor::from(std::vector<float>{NAN, 2, 2}, {3});
+  const auto dz = logits_gradient(some({3, 5}, 1, DType::f32), modulo(3, 5, 3), dy,
+                                  {.reduction = Reduction::none});
+  for (size_t i = 0; i < dz.size(); ++i) EXPECT_EQ(dz[i] == 0, i < 5) << dz[i];
+}
+
+// Divided by the number of rows, most of these gradients are below the range of f16; times dy they
+// are not.
+TEST(CrossEntropy, MeansOverManyRowsKeepTheirGradientsInF16) {
+  const Tensor z = 8 * some({4096, 16}, 1, DType::f16), targets = modulo(4096, 16, 0);
+  const Tensor dy = full({}, 65536.0, DType::f32);
+  const auto got = logits_gradient(z, targets, dy, {}),
+             expected =
+                 logits_gradient(cast(z, DType::f64), targets, full({}, 65536.0, DType::f64), {});
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], 1e-3 * std::abs(expected[i]) + 1e-6) << i;
+  }
+}
+
+// Forward and backward hold one tensor of the size of the logits.
+TEST(Memory, CrossEntropyHoldsItsGradientOnly) {
+  Tensor z = Tensor::zeros({512, 256});
+  set_requires_grad(z);
+  const Tensor targets = modulo(512, 256, 0);
+  MemoryTracker& tracker = memory_tracker();
+  tracker.reset_peak();
+  const int64_t before = tracker.live().total();
+  backward(cross_entropy(z, targets), full({}, 2.0, DType::f32));
+  EXPECT_LT(tracker.peak().total() - before, z.nbytes() + 512 * 40);
 }
 
 TEST(LinearCrossEntropy, EqualsLinearThenCrossEntropy) {

@@ -108,7 +108,8 @@ TEST(Plan, ARunOnOpenBlasNeedsWhatWasPredicted) {
 }
 
 // The graph of a recorded step accounts for all memory but parameters and optimizer. It saves a
-// copy of the tokens, which a device checks while it copies them.
+// copy of the tokens, which a device checks while it copies them; that of the targets is needed
+// only until the gradients of the head are there.
 TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
   for (const std::string accumulate : {"1", "2"}) {
     const std::vector<std::string> shape = {
@@ -120,7 +121,7 @@ TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
       SCOPED_TRACE(strategy + ", " + accumulate + " passes");
       const Json a = row_of(plain.out, strategy), b = row_of(recorded.out, strategy);
       EXPECT_EQ(a["graph"].integer(), 0);
-      EXPECT_EQ(a["saved"].integer() + 2 * 256 * 8, b["saved"].integer());
+      EXPECT_EQ(a["saved"].integer() + 2 * 256 * 4, b["saved"].integer());
       EXPECT_EQ(a["macs"], b["macs"]);
       EXPECT_EQ(a["macs_again"], b["macs_again"]);
       EXPECT_GE(b["peak"].integer(), a["peak"].integer());

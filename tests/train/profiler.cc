@@ -75,6 +75,8 @@ TransformerConfig small() {
   c.d_ff = 32;
   c.n_max = 24;
   c.dropout = 0.1f;
+  c.token_head.loss_gradient =
+      LossGradient::recompute;  // no product of a gradient in the forward pass
   return c;
 }
 

@@ -141,8 +141,8 @@ TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
 }
 
 /// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T. The
-/// stack also saves the final norm's input and statistics, the loss its input and two numbers of a
-/// row: its maximum and the sum of its exponentials.
+/// stack also saves the final norm's input and statistics, the loss the gradients of its input and
+/// of its weight.
 TEST(Memory, SavedBytesAreTheFormulasOfALayer) {
   for (const bool narrow : {false, true}) {
     const int64_t B = 2, L = 64, T = B * L, D = 32, F = 48, H = 2, u = narrow ? 2 : 4;
@@ -159,8 +159,8 @@ TEST(Memory, SavedBytesAreTheFormulasOfALayer) {
       const int64_t a_ff = u * T * (2 * D + 2 * F) + 8 * T;
       // With bf16: the weights of matrix products and the gains of norms, cast for the computation.
       const int64_t casts = narrow ? u * (4 * D * D + 2 * D * F + 2 * D) : 0;
-      const int64_t V = 256, end_casts = narrow ? u * (V * D + D) : 0;
-      const int64_t ends = u * T * D + 8 * T + u * T * D + 8 * T + end_casts;
+      const int64_t V = 256, end_casts = narrow ? u * D : 0;  // the gain of the final norm
+      const int64_t ends = u * T * D + 8 * T + u * T * D + u * V * D + end_casts;
       const StepMemory m = step_of(*spec, meta_device, B, L, 1, true);
       int64_t sum = 0;
       for (const SavedTerm& t : m.terms) sum += t.bytes;
@@ -202,7 +202,7 @@ TEST(Memory, TermsAreFormulas) {
   const TermNames names{
       B, L, DType::f32, {{128, "D"}, {512, "F"}, {4, "H"}, {32, "d"}}, &longer.terms};
   EXPECT_EQ(formula_of(collect_terms(m.terms, names), 3),
-            "N (4 u T H d + u T F + 4 u T D + u T H + 4 u T) + 2 u T D + 4 u T");
+            "N (4 u T H d + u T F + 4 u T D + u T H + 4 u T) + 2 u T D + u 256 D + 2 u T");
 }
 
 TEST(Memory, SizesAreReadAndWritten) {

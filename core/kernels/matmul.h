@@ -59,7 +59,7 @@ constexpr int64_t longest_exact_addition(DType dtype) {
 inline constinit Kernel<void(ConstView a, ConstView b, View c, const Epilogue& epilogue)> matmul{
     "matmul"};
 
-/// Does what `changes_sums()` says to the stored c, by kernels of their own.
+/// Applies an epilogue's function, factor and positive to the stored c, by kernels of their own.
 inline void finish_apart(const Epilogue& e, const View& c) {
   if (e.slope) {
     unary_slope(c.device, *e.function, c, c, e.slope);

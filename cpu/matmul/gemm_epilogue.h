@@ -6,8 +6,9 @@
 
 namespace longspan::cpu {
 
-/// Applies what changes_sums() to n sums of a product, in place: those of row `row`, from column
-/// `column` on. A is double for an epilogue whose views are f64, else float; `dtype` is that of c.
+/// Applies function, factor and positive to n sums of a product, in place: those of row `row`, from
+/// column `column` on. A is double for an epilogue whose views are f64, else float; `dtype` is that
+/// of c.
 template <class A>
 void finish_sums(const kernels::Epilogue& e, DType dtype, int64_t row, int64_t column, int64_t n,
                  A* sums);

@@ -61,7 +61,7 @@ struct Steps {
   int64_t row, col;
 };
 
-/// Packs `rows` rows of k elements of a, as transposes_a() says.
+/// Packs `rows` rows of k elements of a, one after another.
 template <class T, class S>
 Steps pack_rows(int64_t rows, int64_t k, const S* a, int64_t row, int64_t col, T* to) {
   if (col == 1) {

@@ -204,14 +204,25 @@ nlohmann::ordered_json measured(const Product& p, const Options& o) {
   return line;
 }
 
+/// Takes the options; after any other argument the program says how it is called, and ends.
 Options parse(int argc, char** argv) {
   Options o;
-  for (int i = 1; i + 1 < argc; i += 2) {
+  for (int i = 1; i < argc; i += 2) {
     const std::string_view option = argv[i];
-    if (option == "--rounds") o.rounds = std::max(1, std::atoi(argv[i + 1]));
-    if (option == "--repeat-slow") o.repeat_slow = std::max(0, std::atoi(argv[i + 1]));
-    if (option == "--seconds") o.least = std::max(1e-4, std::atof(argv[i + 1]));
-    if (option == "--match") o.match = argv[i + 1];
+    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (value != nullptr && option == "--rounds") {
+      o.rounds = std::max(1, std::atoi(value));
+    } else if (value != nullptr && option == "--repeat-slow") {
+      o.repeat_slow = std::max(0, std::atoi(value));
+    } else if (value != nullptr && option == "--seconds") {
+      o.least = std::max(1e-4, std::atof(value));
+    } else if (value != nullptr && option == "--match") {
+      o.match = value;
+    } else {
+      std::fprintf(stderr,
+                   "bench_products [--rounds N] [--seconds S] [--repeat-slow N] [--match TEXT]\n");
+      std::exit(option == "--help" ? 0 : 2);
+    }
   }
   return o;
 }

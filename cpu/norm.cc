@@ -100,6 +100,7 @@ struct Backward {
   bool center;
   const T *x, *weight, *dy;
   const A *mean, *rstd;
+  bool adds;
   T* dx;
   size_t n;
 };
@@ -137,11 +138,13 @@ struct BackwardRow {
     sum_g = center ? hn::Set(d, simd::sum_lanes(d, sum_g) * inverse) : hn::Zero(d);
     sum_gt = hn::Mul(hn::Mul(rstd, rstd), hn::Set(d, simd::sum_lanes(d, sum_gt) * inverse));
   }
-  HWY_INLINE void finish(size_t i, size_t left, V weight) const {
+  HWY_INLINE void finish(size_t i, size_t left, V weight, bool adds) const {
     const Tag<T> d;
     const auto t = hn::Sub(simd::load(d, x + i, left), mean);
     const auto g = hn::MulSub(simd::load(d, dy + i, left), weight, sum_g);
-    simd::store(hn::Mul(rstd, hn::NegMulAdd(t, sum_gt, g)), d, dx + i, left);
+    auto own = hn::Mul(rstd, hn::NegMulAdd(t, sum_gt, g));
+    if (adds) own = hn::Add(simd::load(d, dx + i, left), own);
+    simd::store(own, d, dx + i, left);
   }
 };
 
@@ -181,10 +184,10 @@ HWY_INLINE void backward_together(const Backward<T>& f, int64_t row, Accumulator
   if constexpr (R > 3) r3.close(f.center, inverse);
   simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     const auto weight = weight_at(i, left);
-    r0.finish(i, left, weight);
-    if constexpr (R > 1) r1.finish(i, left, weight);
-    if constexpr (R > 2) r2.finish(i, left, weight);
-    if constexpr (R > 3) r3.finish(i, left, weight);
+    r0.finish(i, left, weight, f.adds);
+    if constexpr (R > 1) r1.finish(i, left, weight, f.adds);
+    if constexpr (R > 2) r2.finish(i, left, weight, f.adds);
+    if constexpr (R > 3) r3.finish(i, left, weight, f.adds);
   });
 }
 
@@ -229,14 +232,15 @@ void forward(bool center, double eps, const ConstView& x, const ConstView& weigh
 }
 
 void backward(bool center, const ConstView& x, const ConstView& weight, const ConstView& mean,
-              const ConstView& rstd, const ConstView& dy, const View& dx, const View& dweight,
-              const View& dbias, const View& work) {
+              const ConstView& rstd, const ConstView& dy, bool adds, const View& dx,
+              const View& dweight, const View& dbias, const View& work) {
   const int64_t rows = x.shape[0], n = x.shape[1];
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
-    const Backward<T> f{center,       x.as<T>(),    weight.as<T>(), dy.as<T>(),
-                        mean.as<A>(), rstd.as<A>(), dx.as<T>(),     static_cast<size_t>(n)};
+    const Backward<T> f{center,     x.as<T>(),    weight.as<T>(),
+                        dy.as<T>(), mean.as<A>(), rstd.as<A>(),
+                        adds,       dx.as<T>(),   static_cast<size_t>(n)};
     if (!work) {
       if (n == 0) return;
       parallel_ranges(rows, std::max<int64_t>(1, grain / n),
@@ -273,11 +277,13 @@ void register_norm() {
                           View y, View mean, View rstd) {
         HWY_DYNAMIC_DISPATCH(forward)(center, eps, x, weight, bias, y, mean, rstd);
       });
-  kernels::norm_backward.set(DeviceKind::cpu, [](bool center, ConstView x, ConstView weight,
-                                                 ConstView mean, ConstView rstd, ConstView dy,
-                                                 View dx, View dweight, View dbias, View work) {
-    HWY_DYNAMIC_DISPATCH(backward)(center, x, weight, mean, rstd, dy, dx, dweight, dbias, work);
-  });
+  kernels::norm_backward.set(
+      DeviceKind::cpu,
+      [](bool center, ConstView x, ConstView weight, ConstView mean, ConstView rstd, ConstView dy,
+         bool adds, View dx, View dweight, View dbias, View work) {
+        HWY_DYNAMIC_DISPATCH(backward)
+        (center, x, weight, mean, rstd, dy, adds, dx, dweight, dbias, work);
+      });
 }
 
 }  // namespace longspan::cpu

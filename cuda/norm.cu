@@ -59,11 +59,16 @@ struct Forward {
   }
 };
 
+/// a + b, rounded by itself: not contracted with the product that made an operand.
+__device__ inline float rounded_sum(float a, float b) { return __fadd_rn(a, b); }
+__device__ inline double rounded_sum(double a, double b) { return __dadd_rn(a, b); }
+
 template <class T, int width>
 struct Backward {
   using A = Accumulator<T>;
   const T *x, *weight, *dy;
   const A *mean, *rstd;
+  bool adds;
   T* dx;
   int64_t n;
 
@@ -100,6 +105,11 @@ struct Backward {
       load(i, g, h);
 #pragma unroll
       for (int k = 0; k < width; ++k) g[k] = scale * (g[k] - mean_g - h[k] * mean_gh);
+      if (adds) {
+        load_pack(dx + row * n + i, h);
+#pragma unroll
+        for (int k = 0; k < width; ++k) g[k] = rounded_sum(h[k], g[k]);
+      }
       store_pack(g, dx + row * n + i);
     });
   }
@@ -154,7 +164,7 @@ void norm_forward(bool center, double eps, ConstView x, ConstView weight, ConstV
 }
 
 void norm_backward(bool center, ConstView x, ConstView weight, ConstView mean, ConstView rstd,
-                   ConstView dy, View dx, View dweight, View dbias, View work) {
+                   ConstView dy, bool adds, View dx, View dweight, View dbias, View work) {
   const int64_t rows = x.dim(0), n = x.dim(1);
   if (n == 0) return;
   visit_floating(x.dtype, [&](auto tag) {
@@ -164,7 +174,7 @@ void norm_backward(bool center, ConstView x, ConstView weight, ConstView mean, C
     if (dx && rows > 0) {
       for_packed_rows<Backward, T>(
           "norm_backward", rows_are_packed<T>(n, x.data, weight.data, dy.data, dx.data), rows, n,
-          x.as<T>(), weight.as<T>(), dy.as<T>(), centers, rstd.as<A>(), dx.as<T>(), n);
+          x.as<T>(), weight.as<T>(), dy.as<T>(), centers, rstd.as<A>(), adds, dx.as<T>(), n);
     }
     if (!dweight && !dbias) return;
     const int64_t runs = kernels::norm_work(rows);

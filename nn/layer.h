@@ -13,6 +13,7 @@
 #include "nn/auxiliary_loss.h"
 #include "nn/layer_memory.h"
 #include "nn/module.h"
+#include "ops/elementwise.h"
 #include "ops/patterns/pattern.h"
 
 namespace longspan {
@@ -87,6 +88,12 @@ struct Output {
   std::optional<LayerMemory> kept;
 };
 
+/// Returns the output with y added to `onto`, if that is defined.
+inline Output added(const Tensor& onto, Output out) {
+  if (onto) out.y = add(onto, out.y);
+  return out;
+}
+
 /// Thrown where attention probabilities are asked of a layer or model that has none.
 class NoAttentionMap : public NotImplemented {
   using NotImplemented::NotImplemented;
@@ -95,6 +102,11 @@ class NoAttentionMap : public NotImplemented {
 /// [B, L, D] -> [B, L, D].
 struct Layer : Module {
   virtual Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const = 0;
+  /// forward() with `onto` [B, L, D] added to y, for layers that add it while they store y.
+  virtual Output forward_onto(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                              Pass pass) const {
+    return added(onto, forward(x, ctx, pass));
+  }
   /// Returns what of forward() remains where the block of the layer is left out
   /// (Stack::set_layer_drop): losses and the memory that the layer makes itself. Has no y.
   virtual Output left_out(const Tensor& /*x*/, const LayerContext& /*ctx*/, Pass /*pass*/) const {

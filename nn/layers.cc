@@ -24,6 +24,11 @@ Tensor Linear::forward(const Tensor& before, const Tensor& x) const {
   return joined_linear(before, x, w.weight, w.bias);
 }
 
+Tensor Linear::forward_onto(const Tensor& onto, const Tensor& x) const {
+  const Linear w = as(x.dtype());
+  return linear(x, w.weight, w.bias, onto);
+}
+
 Linear Linear::as(DType dtype) const {
   Linear same;
   same.weight = cast(weight, dtype);
@@ -73,13 +78,18 @@ FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
       out_(options.d_ff, options.d_model, options.bias, init.at("out"), options.out_weights,
            options.out_biases) {}
 
-Output FeedForward::forward(const Tensor& x, const LayerContext&, Pass pass) const {
+Output FeedForward::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  return forward_onto({}, x, ctx, pass);
+}
+
+Output FeedForward::forward_onto(const Tensor& onto, const Tensor& x, const LayerContext&,
+                                 Pass pass) const {
   if (options_.dropout == 0 || !pass.training) {
     const Linear in = in_.as(x.dtype()), out = out_.as(x.dtype());
-    return feed_forward(x, in.weight, in.bias, options_.activation, out.weight, out.bias);
+    return feed_forward(x, in.weight, in.bias, options_.activation, out.weight, out.bias, onto);
   }
-  const Tensor h = activate(options_.activation, in_.forward(x));         // [B, L, F]
-  return out_.forward(dropout(h, options_.dropout, pass.at("ffn_act")));  // [B, L, D]
+  const Tensor h = activate(options_.activation, in_.forward(x));  // [B, L, F]
+  return out_.forward_onto(onto, dropout(h, options_.dropout, pass.at("ffn_act")));
 }
 
 }  // namespace longspan

@@ -18,8 +18,9 @@ struct Linear : Module {
   Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme,
          const Scheme& biases = Scheme::zeros());
 
-  /// [..., in] -> [..., out].
+  /// [..., in] -> [..., out]; onto [..., out], if it is defined, is added.
   Tensor forward(const Tensor& x) const;
+  Tensor forward_onto(const Tensor& onto, const Tensor& x) const;
   /// [B, M, in] (or undefined), [B, L, in] -> [B, M + L, out]: joined_linear().
   Tensor forward(const Tensor& before, const Tensor& x) const;
   void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
@@ -88,6 +89,8 @@ class FeedForward : public Layer {
   FeedForward(const FeedForwardOptions& options, const Init& init);
 
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Output forward_onto(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                      Pass pass) const override;
   bool position_wise() const override { return true; }
   void visit(Visitor& v) override { v("in", in_)("out", out_); }
 

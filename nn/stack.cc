@@ -48,20 +48,25 @@ Tensor Block::computed_rows(const Branch& b, const Tensor& x, const LayerContext
 }
 
 Output Block::branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
-                            const LayerContext& ctx, Pass pass) const {
+                            const LayerContext& ctx, Pass pass, const Tensor& onto) const {
   if (chunks_ > 1 && b.layer->position_wise()) {
     const auto own = norm != nullptr ? std::optional(*norm) : std::nullopt;
-    return chunked(x, chunks_, pass, [this, &b, own](const Tensor& rows, Pass site) {
-      Output out = b.layer->forward(own ? own->forward(rows) : rows, {}, site);
-      out.y = longspan::dropout(out.y, dropout_, site.at("resid"));
-      return out;
-    });
+    return added(onto, chunked(x, chunks_, pass, [this, &b, own](const Tensor& rows, Pass site) {
+                   Output out = b.layer->forward(own ? own->forward(rows) : rows, {}, site);
+                   out.y = longspan::dropout(out.y, dropout_, site.at("resid"));
+                   return out;
+                 }));
   }
   require_splits(*b.layer, pass);
-  Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, ctx, pass);
+  const Tensor in = norm != nullptr ? norm->forward(x) : x;
+  const bool drops = !b.own_dropout && dropout_ > 0 && pass.training;
+  if (onto && !drops && autograd::CheckpointScope::current() == nullptr) {
+    return b.layer->forward_onto(onto, in, ctx, pass);
+  }
+  Output out = b.layer->forward(in, ctx, pass);
   autograd::CheckpointScope::end_branch();
   if (!b.own_dropout) out.y = longspan::dropout(out.y, dropout_, pass.at("resid"));
-  return out;
+  return added(onto, std::move(out));
 }
 
 LayerContext Block::inner_context(const Tensor& x, const LayerContext& ctx) const {
@@ -92,9 +97,8 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
   for (const Branch& b : branches_) {
     const Scope scope(b.name);
     const Normalization* const norm = place_ == NormPlace::pre ? &b.norm : nullptr;
-    Output out = branch_output(b, norm, x, local, pass.at(b.name));
-    const Tensor sum = add(computed_rows(b, x, ctx), out.y);
-    x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
+    Output out = branch_output(b, norm, x, local, pass.at(b.name), computed_rows(b, x, ctx));
+    x = place_ == NormPlace::pre ? out.y : b.norm.forward(out.y);
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));

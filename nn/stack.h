@@ -72,9 +72,10 @@ class Block : public Layer {
   Tensor normed(const Branch& b, const Tensor& x) const;
   /// Returns the rows of the branch's input x that it computes: all, except in the first one.
   Tensor computed_rows(const Branch& b, const Tensor& x, const LayerContext& ctx) const;
-  /// Drop(layer(norm(x))), or Drop(layer(x)) without a norm: what is added to a stream.
+  /// Drop(layer(norm(x))), or Drop(layer(x)) without a norm: what is added to a stream, and added to
+  /// `onto` if that is defined.
   Output branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
-                       const LayerContext& ctx, Pass pass) const;
+                       const LayerContext& ctx, Pass pass, const Tensor& onto = {}) const;
 
   NormPlace place_;
   float dropout_;  // site "resid"

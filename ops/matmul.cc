@@ -172,6 +172,14 @@ void require_linear(std::string_view op, const Tensor& x, const Tensor& weight,
   require_bias(op, bias, weight);
 }
 
+/// Requires what a result of this shape is added to, if it is defined, to fit.
+void require_onto(std::string_view op, const Tensor& onto, const Shape& shape, const Tensor& x) {
+  if (!onto) return;
+  require_same_dtype(op, {"x", x}, {"onto", onto});
+  require_same_device(op, {"x", x}, {"onto", onto});
+  require_shape(op, onto, shape, "onto");
+}
+
 /// rows W^T (+ b), and then what the epilogue says: [rows, out].
 Tensor linear_rows(const Tensor& rows, const Tensor& weight, const Tensor& bias,
                    kernels::Epilogue epilogue = {}) {
@@ -180,6 +188,17 @@ Tensor linear_rows(const Tensor& rows, const Tensor& weight, const Tensor& bias,
   if (bias) epilogue.bias = bias.view();
   kernels::matmul(y.device(), rows.view(), swap_last(weight.view()), y.mut(), epilogue);
   return y;
+}
+
+/// linear_rows(rows, weight, bias) (+ onto), where onto has the result's shape: of that shape.
+Tensor linear_onto(const Tensor& rows, const Tensor& weight, const Tensor& bias, const Tensor& onto,
+                   const Shape& shape) {
+  Tensor addend;  // a view of onto, or a copy
+  if (onto) addend = as_rows(onto);
+  if (onto && addend.strides()[1] != 1) addend = contiguous(addend.detach());
+  const Tensor y =
+      linear_rows(rows, weight, bias, {.addend = addend ? addend.view() : ConstView{}});
+  return y.alias(shape, contiguous_strides(shape), 0);
 }
 
 /// Returns the sum of the gradients of input i by other ops, if a product over k that is added to
@@ -276,24 +295,28 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   });
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& onto) {
   require_linear("linear", x, weight, bias);
-  const Tensor rows = as_rows(x);  // [rows, in]
   const Shape shape = with_last(x.shape(), weight.dim(0));
+  require_onto("linear", onto, shape, x);
+  if (onto && autograd::CheckpointScope::current() != nullptr) {
+    return add(onto, linear(x, weight, bias));
+  }
+  const Tensor rows = as_rows(x);  // [rows, in]
   const Tensor inputs[] = {x, weight, bias};
   const SaveList keep = save(rows, weight);
-  const auto [y] =
-      autograd::reuse_or_recompute<1>("linear", inputs, keep, [&]() -> std::array<Tensor, 1> {
-        return {linear_rows(rows, weight, bias).alias(shape, contiguous_strides(shape), 0)};
-      });
+  const auto [y] = autograd::reuse_or_recompute<1>(
+      "linear", inputs, keep,
+      [&]() -> std::array<Tensor, 1> { return {linear_onto(rows, weight, bias, onto, shape)}; });
 
   const Shape x_shape = x.shape();
-  return record("linear", {x, weight, bias}, y, keep,
+  return record("linear", {x, weight, bias, onto}, y, keep,
                 [x_shape](const Context& c, const Tensor& dy) -> Grads {
                   const auto saved = c.saved<2>();
                   const Tensor &in = saved[0], &w = saved[1];
                   const Tensor g = as_rows(dy);  // [rows, out]
-                  Grads grads(3);
+                  Grads grads(4);
+                  grads[3] = dy;
                   set_input_gradient(c, 0, g, w, x_shape, grads);
                   set_parameter_gradients(c, 1, g, in, w, grads);
                   return grads;
@@ -360,16 +383,16 @@ Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight
 }
 
 Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_bias, Activation f,
-                    const Tensor& out_weight, const Tensor& out_bias) {
+                    const Tensor& out_weight, const Tensor& out_bias, const Tensor& onto) {
   constexpr const char* op = "feed_forward";
   const std::optional<kernels::Unary> function = function_of(f);
   if (!function || autograd::CheckpointScope::current() != nullptr) {
-    return linear(activate(f, linear(x, in_weight, in_bias)), out_weight, out_bias);
+    return linear(activate(f, linear(x, in_weight, in_bias)), out_weight, out_bias, onto);
   }
   require_linear(op, x, in_weight, in_bias);
   const Tensor rows = as_rows(x);  // [rows, in]
   Tensor slope;
-  const Tensor inputs[] = {x, in_weight, in_bias, out_weight, out_bias};
+  const Tensor inputs[] = {x, in_weight, in_bias, out_weight, out_bias, onto};
   kernels::Epilogue epilogue{.function = function};
   if (f != Activation::relu && autograd::wants_graph(inputs)) {
     slope = Tensor::empty({rows.dim(0), in_weight.dim(0)}, x.dtype(), x.device());
@@ -378,16 +401,18 @@ Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_b
   const Tensor h = linear_rows(rows, in_weight, in_bias, epilogue);  // [rows, F]
   require_linear(op, h, out_weight, out_bias);
   const Shape shape = with_last(x.shape(), out_weight.dim(0)), x_shape = x.shape();
-  const Tensor y = linear_rows(h, out_weight, out_bias).alias(shape, contiguous_strides(shape), 0);
+  require_onto(op, onto, shape, x);
+  const Tensor y = linear_onto(h, out_weight, out_bias, onto, shape);
 
   return record(
-      op, {x, in_weight, in_bias, out_weight, out_bias}, y,
+      op, {x, in_weight, in_bias, out_weight, out_bias, onto}, y,
       save(rows, in_weight, out_weight, h, slope),
       [x_shape, relu = f == Activation::relu](const Context& c, const Tensor& dy) -> Grads {
         const auto saved = c.saved<5>();
         const Tensor &in = saved[0], &w1 = saved[1], &w2 = saved[2], &hidden = saved[3];
         const Tensor g = as_rows(dy);  // [rows, out]
-        Grads grads(5);
+        Grads grads(6);
+        grads[5] = dy;
         set_parameter_gradients(c, 3, g, hidden, w2, grads);
         if (!c.wants(0) && !c.wants(1) && !c.wants(2)) return grads;
         Tensor dz = Tensor::like(hidden);  // of x W1^T + b1

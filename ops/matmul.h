@@ -16,14 +16,17 @@ namespace longspan {
 /// OpenBLAS (core/matmul_library.h).
 Tensor matmul(const Tensor& a, const Tensor& b);
 
-/// y = x W^T + b.
+/// y = x W^T + b (+ onto). Has the bits of add(onto, linear(x, weight, bias)); onto is added while
+/// the products are in the caches, but within a checkpoint scope.
 ///   x        [..., in]   f64 f32 f16 bf16
 ///   weight   [out, in]   dtype of x: cast it if it differs
 ///   bias     [out]       dtype of x, or undefined
+///   onto     [..., out]  dtype of x, or undefined
 ///   returns  [..., out]  dtype of x
 ///   saves    x, weight
 ///   throws   ShapeError, DTypeError, DeviceError
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Tensor& onto = {});
 
 /// y = [before; x] W^T + b: linear() of rows that are joined along axis 1, without joining them.
 /// For the keys and values of a memory and of the rows after it.
@@ -37,17 +40,18 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight,
                      const Tensor& bias = {});
 
-/// y = f(x W1^T + b1) W2^T + b2: a feed-forward layer. Has the bits of linear(activate(f,
+/// y = f(x W1^T + b1) W2^T + b2 (+ onto): a feed-forward layer. Has the bits of linear(activate(f,
 /// linear(x))), forward and backward, but those of the sums over rows in the gradients of biases; f
 /// and its derivative are applied to the products while they are in the caches. Within a checkpoint
-/// scope, and if f is gated, it is those three ops.
+/// scope, and if f is gated, it is those three ops. onto is added as linear() does.
 ///   x           [..., in]   f64 f32 f16 bf16
 ///   in_weight   [F, in], or [2 F, in] if f is gated; in_bias [F or 2 F], or undefined
-///   out_weight  [out, F];  out_bias [out], or undefined; all of the dtype of x
+///   out_weight  [out, F];  out_bias [out], or undefined
+///   onto        [..., out], or undefined; all of the dtype of x
 ///   returns     [..., out]
-///   saves       x, both weights, h = f(x W1^T + b1) and, but for relu, the derivative of f, [...,
-///   F] throws      ShapeError, DTypeError, DeviceError
+///   saves       x, both weights, h = f(x W1^T + b1) [..., F] and, but for relu, as many slopes of f
+///   throws      ShapeError, DTypeError, DeviceError
 Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_bias, Activation f,
-                    const Tensor& out_weight, const Tensor& out_bias);
+                    const Tensor& out_weight, const Tensor& out_bias, const Tensor& onto = {});
 
 }  // namespace longspan

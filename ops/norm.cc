@@ -42,7 +42,10 @@ Tensor normalize(std::string_view op, bool center, const Tensor& input, const Te
         const auto s = c.saved<4>();
         const Tensor g = contiguous(dy);
         const int64_t n = g.dim(-1);
-        Tensor dx = c.wants(0) ? Tensor::like(g) : Tensor{};
+        // Added to the gradients that other ops have left for x, where these are not rounded first.
+        Tensor* const sum =
+            c.wants(0) && accumulator_of(g.dtype()) == g.dtype() ? c.add_to(0) : nullptr;
+        Tensor dx = !c.wants(0) ? Tensor{} : sum != nullptr ? *sum : Tensor::like(g);
         Tensor dweight = c.wants(1) ? Tensor::empty({n}, g.dtype(), g.device()) : Tensor{};
         Tensor dbias = c.wants(2) ? Tensor::empty({n}, g.dtype(), g.device()) : Tensor{};
         Tensor work;
@@ -51,10 +54,10 @@ Tensor normalize(std::string_view op, bool center, const Tensor& input, const Te
                                Category::workspace);
         }
         kernels::norm_backward(g.device(), center, as_rows(s[0]).view(), s[1].view(), s[2].view(),
-                               s[3].view(), as_rows(g).view(), dx ? as_rows(dx).mut() : View{},
-                               dweight ? dweight.mut() : View{}, dbias ? dbias.mut() : View{},
-                               work ? work.mut() : View{});
-        return {dx, dweight, dbias};
+                               s[3].view(), as_rows(g).view(), sum != nullptr,
+                               dx ? as_rows(dx).mut() : View{}, dweight ? dweight.mut() : View{},
+                               dbias ? dbias.mut() : View{}, work ? work.mut() : View{});
+        return {sum != nullptr ? Tensor{} : dx, dweight, dbias};
       });
 }
 

@@ -22,8 +22,8 @@ namespace longspan::kernels {
 
 /// What a product does with its sums s = a b before it stores them: what is given, in this order.
 /// All but `accumulate` and `bias` are for a single matrix c; their views have its dtype, [M, N]
-/// those of its shape and unit stride along N. f16 and bf16 are rounded after `bias`, `function`
-/// and `factor`, as if these were kernels of their own.
+/// those of its shape and unit stride along N. f16 and bf16 are rounded after `bias`,
+/// `function`, `factor` and `positive`, as if these were kernels of their own.
 struct Epilogue {
   bool accumulate = false;             ///< s += c
   ConstView bias = {};                 ///< [N] any stride, the dtype of a: s += bias
@@ -31,13 +31,14 @@ struct Epilogue {
   View slope = {};                     ///< [M, N] is set to f'(s), for silu and the gelus
   ConstView factor = {};               ///< [M, N]: s *= factor
   ConstView positive = {};             ///< [M, N]: s = 0 where it is not above 0
+  ConstView addend = {};               ///< [M, N]: s += addend
   View a_sums = {};                    ///< [M] contiguous, the dtype of a: its sums over k
   /// Whether s changes after `bias`.
-  bool changes_sums() const { return function || factor || positive; }
+  bool changes_sums() const { return function || factor || positive || addend; }
   /// Calls f(tensor) for each of its tensors.
   template <class F, class E>
   static void visit_tensors(F&& f, E& e) {
-    f(e.bias), f(e.slope), f(e.factor), f(e.positive), f(e.a_sums);
+    f(e.bias), f(e.slope), f(e.factor), f(e.positive), f(e.addend), f(e.a_sums);
   }
 };
 
@@ -59,7 +60,8 @@ constexpr int64_t longest_exact_addition(DType dtype) {
 inline constinit Kernel<void(ConstView a, ConstView b, View c, const Epilogue& epilogue)> matmul{
     "matmul"};
 
-/// Applies an epilogue's function, factor and positive to the stored c, by kernels of their own.
+/// Applies an epilogue's function, factor, positive and addend to the stored c, by kernels of their
+/// own.
 inline void finish_apart(const Epilogue& e, const View& c) {
   if (e.slope) {
     unary_slope(c.device, *e.function, c, c, e.slope);
@@ -68,6 +70,7 @@ inline void finish_apart(const Epilogue& e, const View& c) {
   }
   if (e.factor) binary(c.device, Binary::mul, c, e.factor, c);
   if (e.positive) unary_backward(c.device, Unary::relu, 0, 0, e.positive, c, c);
+  if (e.addend) binary(c.device, Binary::add, e.addend, c, c);
 }
 
 /// y[j] = sum over i of x[i, j].  x [rows, n] of any strides, y [n] contiguous, same floating

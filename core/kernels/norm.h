@@ -14,14 +14,16 @@ inline constinit Kernel<void(bool center, double eps, ConstView x, ConstView wei
                              View y, View mean, View rstd)>
     norm_forward{"norm_forward"};
 /// With g = dy * weight and h = (x - mean) * rstd:
-///   dx      = rstd * (g - mean(g) - h * mean(g * h)), without center rstd * (g - h * mean(g * h))
+///   dx      = rstd * (g - mean(g) - h * mean(g * h)), without center rstd * (g - h * mean(g * h));
+///           with `adds`, for f32 and f64 alone, this is added to the dx that is there, with the
+///           bits of an addition of its own
 ///   dweight = sum over rows of dy * h,  dbias = sum over rows of dy
 /// dx, dweight and dbias may be empty if they are not required.
 ///   work    of norm_work(rows) rows: [norm_work, 2, n], contiguous, the dtype of rstd; empty if
 ///           dweight and dbias are
 inline constinit Kernel<void(bool center, ConstView x, ConstView weight, ConstView mean,
-                             ConstView rstd, ConstView dy, View dx, View dweight, View dbias,
-                             View work)>
+                             ConstView rstd, ConstView dy, bool adds, View dx, View dweight,
+                             View dbias, View work)>
     norm_backward{"norm_backward"};
 
 /// Rows of a run; norm_backward sums each run separately.

@@ -66,6 +66,11 @@ void finish_staged(const Epilogue& e, int64_t row, int64_t column, int64_t n, A*
     const A* y = widened(element<T>(e.positive, row, column), n, buffer);
     unary_gradient_span(Unary::relu, 0, 0, y, sums, sums, n);
   }
+  if (e.addend) {
+    round_sums<T>(sums, n);
+    const A* addend = widened(element<T>(e.addend, row, column), n, buffer);
+    binary_span(Binary::add, addend, sums, sums, n);
+  }
 }
 
 }  // namespace

@@ -185,7 +185,8 @@ AttentionPattern SpanAttention::pattern(const std::vector<int64_t>& distances, i
   return patterns::by_head(heads, queries, keys);
 }
 
-Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+Output SpanAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                               Pass pass) const {
   if (trims()) {
     graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
   }
@@ -203,7 +204,7 @@ Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pas
   }
   const int64_t rows = pass.split != nullptr ? pass.rows : x.dim(1);
   own.pattern = pattern(far, rows, before + rows);
-  Output result = MultiHead::forward(x, own, pass);
+  Output result = MultiHead::computed(onto, x, own, pass);
   if (ctx.memory.has<InputRows>()) result.memory.set(ctx.memory.get<InputRows>());
   return result;
 }

@@ -61,7 +61,8 @@ class SpanAttention final : public MultiHead {
   /// As MultiHead::forward(), but with a pattern of its own in place of ctx.pattern: the rows of x
   /// are the last of all keys. Throws NotImplemented in recordings, unless trim is 0 or spans are
   /// dynamic.
-  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                  Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
   void after_step(const StepEnd& end) override;

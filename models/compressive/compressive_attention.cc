@@ -111,8 +111,9 @@ Projected CompressiveAttention::content(const Tensor& x, const LayerContext& ctx
   return p;
 }
 
-Output CompressiveAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  if (ctx.decoding) return decode(x, ctx);
+Output CompressiveAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                                      Pass pass) const {
+  if (ctx.decoding) return added(onto, decode(x, ctx));
   const bool evaluates = ctx.memory.has<KeyValues>();
   require(!evaluates || !pass.training, kOp,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
@@ -122,7 +123,7 @@ Output CompressiveAttention::forward(const Tensor& x, const LayerContext& ctx, P
   const Projected all = content(x, ctx);
   Projected p = all;
   const ScoreTerms extra = terms(p, local, result.memory);
-  result.y = merge(attend(p, local, extra, {options().dropout, pass.at("attn")}));
+  result.y = merge(attend(p, local, extra, {options().dropout, pass.at("attn")}), onto);
   if (ctx.mem_len == 0) return result;
   if (rows() == 0) result.kept.emplace();
   if (rows() == 0 || (compressive_.queue.compressed == 0 && !evaluates)) return result;

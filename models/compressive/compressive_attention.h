@@ -73,7 +73,8 @@ class CompressiveAttention final : public RelativeMultiHead {
   /// segment, and the queue moves on when it has `segment` rows. Throws ValueError without a memory
   /// in ctx, when training with one of evaluation, and when decoding beyond the end of the open
   /// segment.
-  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                  Pass pass) const override;
   void visit(Visitor& v) override;
   bool splits() const override { return false; }
 

@@ -368,15 +368,16 @@ Output ExpireAttention::remembered(const Tensor& spans, const Rows& rows, const 
   return result;
 }
 
-Output ExpireAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  if (ctx.decoding) return decode(x, ctx);
+Output ExpireAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                                 Pass pass) const {
+  if (ctx.decoding) return added(onto, decode(x, ctx));
   require(!ctx.memory.has<KeyValues>() || !pass.training, kOp,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
   const Rows rows = rows_of(ctx.memory, x.dim(0), x.dim(1), x.device());
   const Tensor e = spans_with(x, ctx);
   const Projected p = keys_of(x, ctx);
   Output result = remembered(e, rows, p, ctx, pass);
-  result.y = merge(attend_with(p, shortened(e, ctx), rows, {options().dropout, pass}));
+  result.y = merge(attend_with(p, shortened(e, ctx), rows, {options().dropout, pass}), onto);
   return result;
 }
 

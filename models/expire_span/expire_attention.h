@@ -97,7 +97,8 @@ class ExpireAttention final : public MultiHead {
   /// life of a memory adds up to that of the second. With ctx.mem_len there is an Output::kept.
   /// Throws ValueError in training with a memory of keys; ValueError, perhaps later, where more
   /// memories live than there are rows (Overflow::error).
-  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                  Pass pass) const override;
   /// The penalty and the memory are those of forward().
   Output left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;

@@ -66,8 +66,8 @@ Projected MultiHead::project_through(const Tensor& z) const {
   return {{}, split_heads(key.detached().forward(z)), split_heads(v_.detached().forward(z))};
 }
 
-Tensor MultiHead::merge(const Tensor& heads) const {
-  return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, L, H dv] -> [B, L, D]
+Tensor MultiHead::merge(const Tensor& heads, const Tensor& onto) const {
+  return out_.forward_onto(onto, flatten(transpose(heads, 1, 2), 2, 3));  // of [B, L, H dv]
 }
 
 Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
@@ -151,7 +151,8 @@ Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemor
   return p;
 }
 
-Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+Output MultiHead::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                           Pass pass) const {
   Output result;
   result.memory = ctx.memory;
   Projected p = gather(x, ctx, result.memory, pass);
@@ -159,7 +160,7 @@ Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) c
   if (pass.training) result.losses = penalties(extra);
   const Pass site = pass.at("attn");
   const Tensor heads = attend(p, ctx, extra, {options_.dropout, p.share.site(site)});
-  result.y = merge(drop_outputs(p.share.to_rows(heads), heads.dim(2), site));
+  result.y = merge(drop_outputs(p.share.to_rows(heads), heads.dim(2), site), onto);
   return result;
 }
 

@@ -50,7 +50,13 @@ class MultiHead : public Layer {
   /// Decoding appends the keys and values of x to those in ctx.memory and returns the new memory.
   /// Throws ShapeError, DTypeError; ValueError if cross-attention has no encoder output and if the
   /// memory does not end at ctx.position; GradientError when decoding with recording on.
-  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const final {
+    return computed({}, x, ctx, pass);
+  }
+  Output forward_onto(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                      Pass pass) const final {
+    return computed(onto, x, ctx, pass);
+  }
   void visit(Visitor& v) override;
   /// terms() and attend() of a derived layer must read Projected::share, or it must say false.
   bool splits() const override { return true; }
@@ -59,10 +65,15 @@ class MultiHead : public Layer {
   Projected project(const Tensor& x, const Tensor& z) const;
   /// Queries of x; keys and values of [before; x], which are not joined.
   Projected project_after(const Tensor& before, const Tensor& x) const;
-  Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
+  /// [B, H, L, d] -> [B, L, D], added to `onto` if it is defined.
+  Tensor merge(const Tensor& heads, const Tensor& onto = {}) const;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
  protected:
+  /// forward(), or with `onto` forward_onto(): what layers override that compute more than terms()
+  /// and attend().
+  virtual Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                          Pass pass) const;
   /// Returns the terms added to scores and values. It may also add to the queries, and in decoding
   /// keep in `memory` what it projects.
   virtual ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const;

@@ -168,10 +168,11 @@ Tensor PerformerAttention::drop_outputs(const Tensor& heads, int64_t rows, const
   return transpose(unflatten(kept, -1, heads.dim(1), heads.dim(3)), 1, 2);
 }
 
-Output PerformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+Output PerformerAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                                    Pass pass) const {
   require<NotImplemented>(!ctx.memory.get<InputRows>().states, kOp,
                           "there is no memory of earlier segments");
-  return ctx.decoding ? decode(x, ctx) : MultiHead::forward(x, ctx, pass);
+  return ctx.decoding ? added(onto, decode(x, ctx)) : MultiHead::computed(onto, x, ctx, pass);
 }
 
 Output PerformerAttention::decode(const Tensor& x, const LayerContext& ctx) const {

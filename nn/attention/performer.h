@@ -98,7 +98,8 @@ class PerformerAttention final : public MultiHead {
   /// takes one state of constant size from ctx.memory and returns the next one; the tokens up to
   /// exact_up_to are kept as keys and values and attended to exactly, until there are more.
   /// Throws as MultiHead; NotImplemented if there are states of earlier segments.
-  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
+                  Pass pass) const override;
   void visit(Visitor& v) override;
   void after_step(const StepEnd& end) override;
 

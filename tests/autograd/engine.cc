@@ -13,6 +13,7 @@
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
+#include "ops/norm.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -118,6 +119,32 @@ TEST(Backward, ProductsAddToTheGradientOfTheirInput) {
     };
     expect_near(grad(x), dh * 1.5);
     for (const Tensor* w : {&w0, &w1}) expect_near(grad(*w), matmul(transpose(dy, 0, 1), hd));
+  }
+}
+
+// So do norms, with the bits of a gradient of their own that is added.
+TEST(Backward, NormsAddToTheGradientOfTheirInput) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const int64_t n : {1, 7, 37, 2500}) {
+      std::vector<double> v(static_cast<size_t>(6 * n));
+      for (size_t i = 0; i < v.size(); ++i) v[i] = std::sin(0.7 * static_cast<double>(i) + 0.3);
+      const Tensor start = cast(Tensor::from(v, {6, n}), dtype);
+      const Tensor dy = cast(sin(Tensor::from(v, {6, n}) * 3.0), dtype);
+      const auto gradient = [&](bool once, bool center) {
+        Tensor x = start.detach();
+        set_requires_grad(x);
+        const auto normed = [&](const Tensor& of) {
+          return center ? layer_norm(of, {}, {}, 1e-5) : rms_norm(of, {}, 1e-5);
+        };
+        // With a copy of its own the norm finds no gradient that it could add to.
+        const Tensor h = mul(x, 2.0), y = normed(once ? h : mul(h, 1.0));
+        backward(add(h, y), dy);
+        return cast(grad(x), DType::f64).to_vector<double>();
+      };
+      for (const bool center : {false, true}) {
+        EXPECT_EQ(gradient(true, center), gradient(false, center)) << name_of(dtype) << " " << n;
+      }
+    }
   }
 }
 

@@ -254,6 +254,39 @@ TEST(Stack, AppliesItsNormsWhereItSays) {
   }
 }
 
+// Layers add to the stream while they store their results, where nothing is dropped in between.
+TEST(Stack, StreamsAreTheSumsOfWhatTheirLayersGive) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    Block block = small_block(place, Init{.gen = Generator{3}});
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();
+    const Tensor start = cast(numbers({2, 5, 8}), DType::f32);
+    const auto outcome = [&](bool apart) {
+      Tensor x = start.detach();
+      set_requires_grad(x);
+      for (const Tensor& w : parameters(block)) set_grad(w, {});
+      Tensor y = x;
+      if (apart) {
+        for (const char* name : {"attention", "ff"}) {
+          const Branch& b = block.branch(name);
+          const Tensor in = place == NormPlace::pre ? b.norm.forward(y) : y;
+          const Tensor sum = add(y, b.layer->forward(in, ctx, Pass{}).y);
+          y = place == NormPlace::pre ? sum : b.norm.forward(sum);
+        }
+      } else {
+        y = block.forward(x, ctx, Pass{}).y;
+      }
+      backward(y, sin(y.detach()));
+      std::vector<Tensor> all{y.detach(), grad(x)};
+      for (const Tensor& w : parameters(block)) all.push_back(grad(w));
+      return all;
+    };
+    const std::vector<Tensor> one = outcome(false), other = outcome(true);
+    ASSERT_EQ(one.size(), other.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], other[i])) << i;
+  }
+}
+
 Stack small_stack(NormPlace place, int64_t layers) {
   std::vector<Block> blocks;
   for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(place, f64.at(i)));

@@ -15,6 +15,7 @@
 #include "ops/matmul.h"
 #include "ops/shape.h"
 #include "tests/harness/op_info.h"
+#include "tests/ops/linear_reference.h"
 
 namespace longspan::test {
 namespace {
@@ -39,20 +40,6 @@ double value_of(Activation f, double x) {
   return std::nan("");
 }
 
-/// x W^T + b for x [.., in], W [out, in], b [out] or undefined.
-Array affine_rows(const Array& x, const Array& weight, const Array& bias) {
-  const int64_t in = weight.dim(1), out = weight.dim(0);
-  Shape shape = x.shape;
-  shape[shape.rank() - 1] = out;
-  Array y(shape);
-  for (int64_t i = 0; i < y.size(); ++i) {
-    double sum = bias ? bias[i % out] : 0;
-    for (int64_t k = 0; k < in; ++k) sum += x[i / out * in + k] * weight[i % out * in + k];
-    y[i] = sum;
-  }
-  return y;
-}
-
 OpInfo info_of(std::string name, Activation f) {
   const bool gated = is_gated(f);
   const int64_t wide = gated ? 2 : 1;  // rows of the first weight for each hidden feature
@@ -60,7 +47,7 @@ OpInfo info_of(std::string name, Activation f) {
       .name = "feed_forward " + std::move(name),
       .run = [f](Inputs in) { return feed_forward(in[0], in[1], in[2], f, in[3], in[4]); },
       .reference = [f, gated](Arrays in) -> Results<Array> {
-        const Array z = affine_rows(in[0], in[1], in[2]);
+        const Array z = linear_reference(in[0], in[1], in[2]);
         Array h = z;
         if (gated) {
           const int64_t width = in[3].dim(1);
@@ -76,7 +63,7 @@ OpInfo info_of(std::string name, Activation f) {
         } else {
           for (int64_t i = 0; i < h.size(); ++i) h[i] = value_of(f, z[i]);
         }
-        return affine_rows(h, in[3], in[4]);
+        return linear_reference(h, in[3], in[4]);
       },
       .samples =
           {{"odd",
@@ -118,25 +105,27 @@ const Registered gelu_tanh_info = info_of("gelu_tanh", Activation::gelu_tanh);
 const Registered gelu_sigmoid_info = info_of("gelu_sigmoid", Activation::gelu_sigmoid);
 const Registered silu_info = info_of("silu", Activation::silu);
 
-/// A layer's result and the gradients of its five inputs, as f64.
+/// A layer's result, added to a sixth input, and the gradients of its inputs, as f64.
 std::vector<std::vector<double>> computed(bool fused, Activation f, DType dtype, int64_t rows,
                                           int64_t in, int64_t hidden, int64_t out) {
   const Making making{dtype, dtype, Layout::contiguous, {}};
-  std::vector<Tensor> x = {
-      make(randn({rows, in}), Generator{1}, making),
-      make(randn({hidden, in}), Generator{2}, making), make(randn({hidden}), Generator{3}, making),
-      make(randn({out, hidden}), Generator{4}, making), make(randn({out}), Generator{5}, making)};
+  std::vector<Tensor> x = {make(randn({rows, in}), Generator{1}, making),
+                           make(randn({hidden, in}), Generator{2}, making),
+                           make(randn({hidden}), Generator{3}, making),
+                           make(randn({out, hidden}), Generator{4}, making),
+                           make(randn({out}), Generator{5}, making),
+                           make(randn({rows, out}), Generator{7}, making)};
   for (Tensor& leaf : x) set_requires_grad(leaf);
-  const Tensor y = fused ? feed_forward(x[0], x[1], x[2], f, x[3], x[4])
-                         : linear(activate(f, linear(x[0], x[1], x[2])), x[3], x[4]);
+  const Tensor y = fused ? feed_forward(x[0], x[1], x[2], f, x[3], x[4], x[5])
+                         : add(x[5], linear(activate(f, linear(x[0], x[1], x[2])), x[3], x[4]));
   backward(y, make(randn({rows, out}), Generator{6}, making));
   std::vector<std::vector<double>> all = {cast(y.detach(), DType::f64).to_vector<double>()};
   for (const Tensor& leaf : x) all.push_back(cast(grad(leaf), DType::f64).to_vector<double>());
   return all;
 }
 
-// The sizes reach every way in which a product is computed: few rows, transposed, strips that are
-// kept, sums in 16 bits, segments of k.
+// As do linear() and a sum. The sizes reach every way in which a product is computed: few rows,
+// transposed, strips that are kept, sums in 16 bits, segments of k.
 TEST(FeedForward, HasTheBitsOfItsThreeOps) {
   const int before = num_threads();
   for (const int threads : {1, 2}) {
@@ -165,6 +154,19 @@ TEST(FeedForward, HasTheBitsOfItsThreeOpsOnOpenBlas) {
   for (const Activation f : {Activation::relu, Activation::gelu_tanh}) {
     EXPECT_EQ(computed(true, f, DType::f32, 61, 70, 300, 40),
               computed(false, f, DType::f32, 61, 70, 300, 40));
+  }
+}
+
+// Rows of any strides are added.
+TEST(FeedForward, AddsRowsOfAnyStrides) {
+  const Making making{DType::f32, DType::f32, Layout::contiguous, {}};
+  const Tensor x = make(randn({6, 5}), Generator{1}, making);
+  const Tensor w = make(randn({7, 5}), Generator{2}, making);
+  const Tensor lying = make(randn({7, 6}), Generator{3}, making);
+  const Tensor wide = make(randn({6, 2, 7}), Generator{4}, making);
+  for (const Tensor& onto : {transpose(lying, 0, 1), select(wide, 1, 1)}) {
+    const Tensor apart = add(onto, linear(x, w)), y = linear(x, w, {}, onto);
+    EXPECT_EQ(y.to_vector<float>(), apart.to_vector<float>());
   }
 }
 

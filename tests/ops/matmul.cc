@@ -16,6 +16,7 @@
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/op_info.h"
+#include "tests/ops/linear_reference.h"
 
 namespace longspan::test {
 namespace {
@@ -34,22 +35,6 @@ Shape leading(const Array& x) {
 Array broadcast_matmul(const Array& a, const Array& b) {
   const Shape batch = naive::broadcast(leading(a), leading(b));
   return naive::matmul(leading_expanded(a, batch), leading_expanded(b, batch));
-}
-
-/// Computes x W^T + b for x [.., in], W [out, in], b [out].
-Array linear_reference(const Array& x, const Array& weight, const Array& bias) {
-  const int64_t in = weight.dim(1), out = weight.dim(0);
-  Shape shape = x.shape;
-  shape[shape.rank() - 1] = out;
-  Array y(shape);
-  for (int64_t i = 0; i < (out > 0 ? y.size() / out : 0); ++i) {
-    for (int64_t j = 0; j < out; ++j) {
-      double sum = bias ? bias[j] : 0;
-      for (int64_t k = 0; k < in; ++k) sum += x[i * in + k] * weight[j * in + k];
-      y[i * out + j] = sum;
-    }
-  }
-  return y;
 }
 
 /// Joins [B, M, n] and [B, L, n] along axis 1; the first one may be missing.
@@ -176,6 +161,35 @@ const Registered linear_info = OpInfo{
     .row_inputs = {0},
     .tolerance = 2,
     .reason = "sums of up to 300 terms in f32, whose roundings add up",
+};
+
+const Registered linear_onto_info = OpInfo{
+    .name = "linear onto",
+    .run = [](Inputs in) { return linear(in[0], in[1], in[2], in[3]); },
+    .reference = [](Arrays in) -> Results<Array> {
+      return sum_reference(linear_reference(in[0], in[1], in[2]), in[3]);
+    },
+    .samples = {{"one", {randn({1, 1}), randn({1, 1}), randn({1}), randn({1, 1})}},
+                {"odd", {randn({7, 17}), randn({5, 17}), randn({5}), randn({7, 5})}},
+                {"no bias", {randn({7, 3}), randn({33, 3}), none(), randn({7, 33})}},
+                {"vector", {randn({17}), randn({3, 17}), randn({3}), randn({3})}},
+                {"tokens", {randn({2, 7, 6}), randn({34, 6}), randn({34}), randn({2, 7, 34})}},
+                {"no rows", {randn({0, 5}), randn({4, 5}), randn({4}), randn({0, 4})}},
+                {"no features", {randn({3, 0}), randn({4, 0}), randn({4}), randn({3, 4})}},
+                {"no outputs", {randn({3, 5}), randn({0, 5}), randn({0}), randn({3, 0})}}},
+    .large = {{"large", {randn({257, 65}), randn({33, 65}), randn({33}), randn({257, 33})}}},
+    .rejects = {rejects<ShapeError>("onto", {randn({2, 3}), randn({5, 3}), none(), randn({1, 5})},
+                                    "onto must have shape [2, 5]"),
+                rejects<DTypeError>(
+                    "mixed onto",
+                    {randn({2, 3}), randn({5, 3}), none(), as(DType::f64, randn({2, 5}))}, "f64")},
+    .saved_bytes =
+        [](Inputs in) {
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
+        },
+    .row_inputs = {0, 3},
+    .tolerance = 2,
+    .reason = "sums of up to 65 terms in f32; in 16 bits they are rounded before onto is added",
 };
 
 const Registered joined_info = OpInfo{

@@ -83,6 +83,7 @@ T atomicMin(T* to, T value) {
 }
 
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline long long __double_as_longlong(double x) { return __builtin_bit_cast(long long, x); }
 

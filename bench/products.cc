@@ -138,7 +138,8 @@ std::vector<Way> ways_of(const Product& p) {
   const auto with = [=](MatmulLibrary library) {
     return [=, next = size_t{0}]() mutable {
       const WithMatmulLibrary setting(library);
-      kernels::matmul(c.device(), left.view(), right[next++ % right.size()].view(), c.mut(), {});
+      kernels::matmul(c.device(), left.view(), right[next++ % right.size()].view(), c.mut(),
+                      kernels::no_epilogue);
     };
   };
   const auto whole = [=, next = int64_t{0}]() mutable {

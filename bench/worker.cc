@@ -137,7 +137,7 @@ Workload gemm(const Json& request) {
   if (variant != "longspan") throw std::invalid_argument("gemm: unknown variant " + variant);
   const Tensor left = at ? transpose(a) : a, right = bt ? transpose(b) : b;
   const auto run = [left, right, c]() mutable {
-    kernels::matmul(c.device(), left.view(), right.view(), c.mut(), {});
+    kernels::matmul(c.device(), left.view(), right.view(), c.mut(), kernels::no_epilogue);
   };
   Workload workload{run, 0};
   workload.run();

@@ -69,7 +69,7 @@ Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& op
   const bool narrow = operand.dtype() == DType::f16 || operand.dtype() == DType::bf16;
   if (leading(operand) == batch) {
     Tensor dx = Tensor::like(operand);
-    kernels::matmul(dx.device(), a, b, dx.mut(), {});
+    kernels::matmul(dx.device(), a, b, dx.mut(), kernels::no_epilogue);
     return dx;
   }
   Tensor sum = Tensor::zeros(operand.shape(), narrow ? DType::f32 : operand.dtype(),
@@ -280,7 +280,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
         Tensor result = Tensor::empty(shape, a.dtype(), a.device());
         MacCount::add_products(result.numel() * a.dim(-1));
         kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch),
-                        result.mut(), {});
+                        result.mut(), kernels::no_epilogue);
         return {result};
       });
 

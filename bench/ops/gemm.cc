@@ -24,7 +24,7 @@ void add_product(int64_t batch, int64_t m, int64_t n, int64_t k, const std::stri
     const Tensor b = values(bt ? size(n, k) : size(k, n), 2);
     return [a = at ? transpose(a) : a, b = bt ? transpose(b) : b,
             c = Tensor::empty(size(m, n))]() mutable {
-      kernels::matmul(c.device(), a.view(), b.view(), c.mut(), {});
+      kernels::matmul(c.device(), a.view(), b.view(), c.mut(), kernels::no_epilogue);
     };
   });
 }

@@ -375,8 +375,8 @@ class ForwardTask {
       };
       hide(n.from, n.a);
       int64_t v = n.a;
-      if (!kTerms) {  // two maxima, since each waits for itself
-        Vec<T> other = hidden;
+      if (!kTerms && n.e - v >= 4) {  // two maxima, since each waits for itself
+        Vec<T> other = score(v++);
         for (; v + 2 <= n.e; v += 2) {
           high = hn::Max(high, score(v));
           other = hn::Max(other, score(v + 1));

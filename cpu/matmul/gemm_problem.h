@@ -50,12 +50,14 @@ struct Part {
 /// Returns part i of n elements that are divided into `parts`, whose sizes are multiples of `unit`
 /// (but the last one's) and as equal as these allow.
 inline Part part_of(int64_t n, int64_t unit, int64_t parts, int64_t i) {
+  if (parts == 1) return {0, n};  // a small product takes no longer than a few divisions
   const int64_t units = (n + unit - 1) / unit;
   const int64_t begin = units * i / parts * unit;
   return {begin, std::min(n, units * (i + 1) / parts * unit) - begin};
 }
 /// Returns the size of the largest part.
 inline int64_t largest_part(int64_t n, int64_t unit, int64_t parts) {
+  if (parts == 1) return n;
   return std::min(n, ((n + unit - 1) / unit + parts - 1) / parts * unit);
 }
 
@@ -73,17 +75,17 @@ struct GemmPlan {
 
   int64_t tasks() const { return segments * down * beside; }
   Part rows(const Gemm& g, int64_t task) const {
-    return part_of(g.m, row_unit, down, task / beside % down);
+    return part_of(g.m, row_unit, down, down == 1 ? 0 : task / beside % down);
   }
   Part columns(const Gemm& g, int64_t task) const {
-    return part_of(g.n, column_unit, beside, task % beside);
+    return part_of(g.n, column_unit, beside, beside == 1 ? 0 : task % beside);
   }
   Part blocks(const Gemm& g, int64_t task) const {
-    return part_of(blocks_of(g), 1, segments, task / (beside * down));
+    return part_of(blocks_of(g), 1, segments, segments == 1 ? 0 : task / (beside * down));
   }
   int64_t most_rows(const Gemm& g) const { return largest_part(g.m, row_unit, down); }
   int64_t most_columns(const Gemm& g) const { return largest_part(g.n, column_unit, beside); }
-  int64_t blocks_of(const Gemm& g) const { return (g.k + block - 1) / block; }
+  int64_t blocks_of(const Gemm& g) const { return g.k <= block ? 1 : (g.k + block - 1) / block; }
   /// The first block of k whose sums are stored apart.
   int64_t first_partial(const Gemm& g) const { return part_of(blocks_of(g), 1, segments, 0).size; }
   /// The number of sums that are stored apart.

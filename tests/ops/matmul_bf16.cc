@@ -175,7 +175,7 @@ TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
           const Tensor b = laid(others, k, n, how_b, GetParam().operands);
           const auto product = [&](const Tensor& left) {
             Tensor c = Tensor::empty({left.dim(0), n}, GetParam().result, Device{});
-            kernels::matmul(c.device(), left.view(), b.view(), c.mut(), {});
+            kernels::matmul(c.device(), left.view(), b.view(), c.mut(), kernels::no_epilogue);
             return numbers(c);
           };
           const std::vector<float> all = product(a);

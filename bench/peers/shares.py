@@ -44,13 +44,14 @@ def main():
     parser.add_argument("after")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", help="append JSON lines here")
-    parser.add_argument("arguments", nargs="*", help="for both programs, after --")
-    options = parser.parse_args()
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    options, arguments = parser.parse_args(given[:end]), given[end + 1:]
     cpu = first_cpus(1)[0]
     runs = {"before": [], "after": []}
     for _ in range(options.rounds):
         for build in runs:
-            runs[build].append(lines_of(getattr(options, build), options.arguments, cpu))
+            runs[build].append(lines_of(getattr(options, build), arguments, cpu))
     before, after = best_of(runs["before"]), best_of(runs["after"])
     ratios = {"forward": [], "backward": []}
     for case, new in after.items():

@@ -10,15 +10,14 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "bench/phases.h"
 #include "core/parallel.h"
@@ -193,19 +192,9 @@ Phases measure(std::vector<Case>& cases, int64_t rounds, int64_t repeat_slow) {
   return phases;
 }
 
-struct Rates {
-  double forward, backward, both;
-};
-
 Rates rates_of(const Case& c, int64_t heads) {
   const double unit = static_cast<double>(c.pairs * heads * kWidth);
-  return {4 * unit / c.forward, 10 * unit / c.backward, 14 * unit / (c.forward + c.backward)};
-}
-
-nlohmann::ordered_json shares(const Rates& r, const Rates& of) {
-  return {{"forward", r.forward / of.forward},
-          {"backward", r.backward / of.backward},
-          {"both", r.both / of.both}};
+  return bench::rates_of(4 * unit, c.forward, 10 * unit, c.backward);
 }
 
 }  // namespace
@@ -216,14 +205,14 @@ int main(int argc, char** argv) {
   using namespace longspan::bench;
   int64_t rounds = 7, repeat_slow = 7, length = 8192, heads = 4;
   std::string match;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    if (option == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
-    if (option == "--repeat-slow") repeat_slow = std::max(0, std::atoi(argv[i + 1]));
-    if (option == "--length") length = std::max(1024, std::atoi(argv[i + 1]));
-    if (option == "--heads") heads = std::max(1, std::atoi(argv[i + 1]));
-    if (option == "--match") match = argv[i + 1];
-  }
+  CommandLine command("bench_attention_share",
+                      "Which share of dense attention's rate sparse attention reaches.");
+  command.option("--rounds", rounds, "turns of each case");
+  command.option("--repeat-slow", repeat_slow, "most turns taken again in slow phases", 0);
+  command.option("--length", length, "tokens", 1024);
+  command.option("--heads", heads, "heads");
+  command.option("--match", match, "only cases with this text in their names");
+  command.read(argc, argv);
   set_num_threads(1);
   std::vector<Case> cases = all_cases(length);
   const auto skip = [&](const Case& c) {
@@ -233,20 +222,17 @@ int main(int argc, char** argv) {
   const double before = fma_peak(1);
   for (Case& c : cases) prepare(c, length, heads);
   const Phases phases = measure(cases, rounds, repeat_slow);
-  const double peak = std::max(before, fma_peak(1)), loading = phases.loading_peak;
+  const double peak = std::max(before, fma_peak(1));
   const Rates dense = rates_of(cases.front(), heads);
   for (const Case& c : cases) {
-    const Rates r = rates_of(c, heads);
     nlohmann::ordered_json line = {
         {"name", c.name},
         {"length", length},
         {"heads", heads},
         {"keys_per_query", static_cast<double>(c.pairs) / static_cast<double>(length)},
         {"forward_seconds", c.forward},
-        {"backward_seconds", c.backward},
-        {"share_of_dense", shares(r, dense)},
-        {"share_of_fma_peak", shares(r, {peak, peak, peak})},
-        {"share_of_loading", shares(r, {loading, loading, loading})}};
+        {"backward_seconds", c.backward}};
+    line.update(share_fields(rates_of(c, heads), dense, peak, phases.loading_peak));
     line.update(fields_of(phases));
     std::printf("%s\n", line.dump().c_str());
   }

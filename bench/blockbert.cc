@@ -12,12 +12,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -266,24 +266,24 @@ void report_time(int64_t rounds) {
   }
 }
 
-int run(int argc, const char* const* argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  const int64_t number = argc > 2 ? std::strtoll(argv[2], nullptr, 10) : 0;
-  require(what == "memory" || what == "time", "bench_blockbert",
-          "got \"{}\"; expected memory [layers] or time [rounds]", what);
-  if (what == "memory") report_memory(number > 0 ? number : 12);
-  if (what == "time") report_time(number > 0 ? number : 7);
-  return 0;
+void run(int argc, const char* const* argv) {
+  int64_t layers = 12, rounds = 7;
+  CommandLine command("bench_blockbert", "What BlockBERT saves beside full attention.");
+  CommandLine memory = command.part("memory", "peak bytes of a training step");
+  CommandLine time = command.part("time", "CPU seconds of a layer and of its attention");
+  memory.option("layers", layers, "layers of the model");
+  time.option("rounds", rounds, "turns of each case");
+  command.read(argc, argv);
+  if (memory.chosen()) report_memory(layers);
+  if (time.chosen()) report_time(rounds);
 }
 
 }  // namespace
 }  // namespace longspan::bench
 
-int main(int argc, char** argv) {
-  try {
-    return longspan::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+int main(int argc, char** argv) try {
+  longspan::bench::run(argc, argv);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

@@ -18,16 +18,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "bench/command_line.h"
 #include "core/error.h"
 #include "data/corpus.h"
 #include "data/streams.h"
@@ -278,22 +277,26 @@ int ages(const std::string& file, const std::string& checkpoint, const std::stri
   return 0;
 }
 
-int run(int argc, char** argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  const int64_t rounds = argc > 2 ? std::max(1L, std::atol(argv[2])) : 9;
-  if (what == "slots") return slots(rounds);
-  if (what == "macs") return macs();
-  if (what == "evaluation") {
-    for (const int64_t compressed : {64, 256}) evaluate(compressed, rounds);
-    return 0;
-  }
-  if (what == "ages" && argc == 5) return ages(argv[2], argv[3], argv[4]);
-  std::fputs(
-      "usage: bench_compressive slots|evaluation [rounds]\n"
-      "       bench_compressive macs\n"
-      "       bench_compressive ages FILE CHECKPOINT PICTURE\n",
-      stderr);
-  return 1;
+int run(int argc, const char* const* argv) {
+  int64_t rounds = 9;
+  std::string file, checkpoint, picture;
+  CommandLine command("bench_compressive", "What compressed memories cost, save and are used for.");
+  CommandLine s = command.part("slots", "a training step with each function of compression");
+  CommandLine m = command.part("macs", "multiply-accumulates for the model of the paper");
+  CommandLine e =
+      command.part("evaluation", "a segment, with a memory of keys and values or states");
+  CommandLine a = command.part("ages", "attention by age, of the model of a run");
+  for (CommandLine* part : {&s, &e}) part->option("rounds", rounds, "turns of each case");
+  a.option("file", file, "the text");
+  a.option("checkpoint", checkpoint, "of the small model");
+  a.option("picture", picture, "what to write");
+  for (const char* name : {"file", "checkpoint", "picture"}) a.require(name);
+  command.read(argc, argv);
+  if (s.chosen()) return slots(rounds);
+  if (m.chosen()) return macs();
+  if (a.chosen()) return ages(file, checkpoint, picture);
+  for (const int64_t compressed : {64, 256}) evaluate(compressed, rounds);
+  return 0;
 }
 
 }  // namespace

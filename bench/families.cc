@@ -17,14 +17,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "bench/command_line.h"
 #include "bench/family.h"
 #include "bench/harness.h"
 #include "bench/phases.h"
@@ -38,7 +37,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string part;
   std::vector<std::string> family;
   std::vector<int64_t> lengths;
   int64_t rounds = 7, repeat_slow = 7, heads = 8, width = 64;
@@ -284,57 +282,34 @@ void compare_cost(const Options& o) {
   }
 }
 
-Options parse(int argc, char** argv) {
+void run(int argc, const char* const* argv) {
   Options o;
-  std::string key;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto number = [&word] { return std::max<int64_t>(1, std::atoll(word.c_str())); };
-    if (word.starts_with("--")) {
-      key = word.substr(2);
-    } else if (key.empty()) {
-      o.part = word;
-    } else if (key == "family") {
-      o.family.push_back(word);
-    } else if (key == "lengths") {
-      o.lengths.push_back(number());
-    } else if (key == "rounds") {
-      o.rounds = number();
-    } else if (key == "repeat-slow") {
-      o.repeat_slow = std::max<int64_t>(0, std::atoll(word.c_str()));
-    } else if (key == "heads") {
-      o.heads = number();
-    } else if (key == "width") {
-      o.width = number();
-    } else {
-      fail("bench_families",
-           "there is no option --{}; expected family, lengths, rounds, repeat-slow, heads or width",
-           key);
-    }
+  CommandLine command("bench_families", "What attention costs in a layer of each family.");
+  CommandLine p = command.part("pairs", "pairs by the formulas, counted, and computed");
+  CommandLine g = command.part("growth", "time and workspace over the lengths");
+  CommandLine c = command.part("cost", "time per attended pair beside a dense one");
+  for (CommandLine* part : {&p, &g, &c}) {
+    part->option("--family", o.family, "names, as in bench/family.h");
+    part->option("--lengths", o.lengths, "tokens");
+    part->option("--rounds", o.rounds, "turns of each");
+    part->option("--repeat-slow", o.repeat_slow, "most turns taken again in slow phases", 0);
+    part->option("--heads", o.heads, "heads");
+    part->option("--width", o.width, "width of a head");
   }
-  return o;
-}
-
-void run(const Options& o) {
+  command.read(argc, argv);
   set_num_threads(1);
-  if (o.part == "pairs") return count_pairs_of_all(o);
-  if (o.part == "cost") return compare_cost(o);
-  if (o.part == "growth") {
-    for (const std::string& name : sparse_families(o)) grow(name, o);
-    return;
-  }
-  fail("bench_families", "there is no part \"{}\"; expected pairs, growth or cost", o.part);
+  if (p.chosen()) count_pairs_of_all(o);
+  if (c.chosen()) compare_cost(o);
+  if (!g.chosen()) return;
+  for (const std::string& name : sparse_families(o)) grow(name, o);
 }
 
 }  // namespace
 }  // namespace longspan::bench
 
-int main(int argc, char** argv) {
-  try {
-    longspan::bench::run(longspan::bench::parse(argc, argv));
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
-  return 0;
+int main(int argc, char** argv) try {
+  longspan::bench::run(argc, argv);
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

@@ -13,15 +13,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -125,14 +124,18 @@ int turn(const std::string& name, int64_t length) {
 }
 
 int run(int argc, const char* const* argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  const auto number = [&](int i) {
-    return argc > i ? std::strtoll(argv[i], nullptr, 10) : int64_t{0};
-  };
-  if (what == "growth") return growth(std::max<int64_t>(number(2), 1));
-  require(what == "turn" && argc == 4 && number(3) >= kRows, "bench_linformer",
-          "expected growth [rounds], or turn NAME LENGTH of {} or more", kRows);
-  return turn(argv[2], number(3));
+  int64_t rounds = 1, length = 0;
+  std::string name;
+  CommandLine command("bench_linformer", "A layer of Linformer beside full attention.");
+  CommandLine g = command.part("growth", "seconds and bytes over the lengths");
+  CommandLine t = command.part("turn", "the best of three calls");
+  g.option("rounds", rounds, "turns of each case");
+  t.option("name", name, "dense, none, headwise or kv");
+  t.option("length", length, "tokens", kRows);
+  t.require("name");
+  t.require("length");
+  command.read(argc, argv);
+  return g.chosen() ? growth(rounds) : turn(name, length);
 }
 
 }  // namespace

@@ -16,15 +16,14 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "bench/phases.h"
 #include "core/parallel.h"
@@ -134,17 +133,9 @@ std::vector<Case> all_cases(int64_t length, int64_t heads) {
   return cases;
 }
 
-struct Rates {
-  double forward, backward, both;
-};
 Rates rates_of(const Case& c) {
   const double unit = c.pairs * static_cast<double>(kWidth);
-  return {4 * unit / c.forward, 10 * unit / c.backward, 14 * unit / (c.forward + c.backward)};
-}
-nlohmann::ordered_json shares(const Rates& r, const Rates& of) {
-  return {{"forward", r.forward / of.forward},
-          {"backward", r.backward / of.backward},
-          {"both", r.both / of.both}};
+  return bench::rates_of(4 * unit, c.forward, 10 * unit, c.backward);
 }
 
 void share(int64_t turns, int64_t length, int64_t heads, const std::string& match) {
@@ -157,10 +148,9 @@ void share(int64_t turns, int64_t length, int64_t heads, const std::string& matc
   const double before = fma_peak(1);
   for (Case& c : cases) prepare(c);
   const Phases phases = measure(cases, turns);
-  const double after = fma_peak(1), peak = std::max(before, after), loading = phases.loading_peak;
+  const double after = fma_peak(1), peak = std::max(before, after);
   const Rates dense = rates_of(cases.front());
   for (const Case& c : cases) {
-    const Rates r = rates_of(c);
     const auto rows = static_cast<double>(c.heads * c.length);
     nlohmann::ordered_json line = {
         {"name", c.name},
@@ -171,11 +161,9 @@ void share(int64_t turns, int64_t length, int64_t heads, const std::string& matc
         {"sort_seconds", c.sort},
         {"forward_seconds", c.forward},
         {"backward_seconds", c.backward},
-        {"microseconds_per_token_and_head", 1e6 * (c.forward + c.backward) / rows},
-        {"share_of_dense", shares(r, dense)},
-        {"share_of_fma_peak", shares(r, {peak, peak, peak})},
-        {"share_of_loading", shares(r, {loading, loading, loading})},
-        {"peak_after", after / before}};
+        {"microseconds_per_token_and_head", 1e6 * (c.forward + c.backward) / rows}};
+    line.update(share_fields(rates_of(c), dense, peak, phases.loading_peak));
+    line["peak_after"] = after / before;
     line.update(fields_of(phases));
     std::printf("%s\n", line.dump().c_str());
   }
@@ -301,30 +289,28 @@ void flat(int64_t turns, int64_t tokens, int64_t longest, bool full) {
 int main(int argc, char** argv) {
   using namespace longspan;
   using namespace longspan::bench;
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  int64_t turns = 5, length = 16384, heads = 4, tokens = 32768, longest = 32768, full = 1;
+  int64_t turns = 5, length = 16384, heads = 4, tokens = 32768, longest = 32768;
+  bool full = true;
   std::string match;
-  for (int i = 2; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    const int64_t number = std::max(0, std::atoi(argv[i + 1]));
-    if (option == "--turns") turns = number;
-    if (option == "--length") length = number;
-    if (option == "--heads") heads = number;
-    if (option == "--tokens") tokens = number;
-    if (option == "--longest") longest = number;
-    if (option == "--full") full = number;
-    if (option == "--match") match = argv[i + 1];
+  CommandLine command("bench_lsh", "What LSH attention costs.");
+  CommandLine s = command.part("share", "useful FLOPs per second beside dense attention");
+  CommandLine f = command.part("flat", "a layer over the lengths, at a constant number of tokens");
+  CommandLine b = command.part("short", "the same layer at short lengths, beside full attention");
+  for (CommandLine* part : {&s, &f, &b}) {
+    part->option("--turns", turns, "turns of each case");
   }
+  s.option("--length", length, "tokens");
+  s.option("--heads", heads, "heads");
+  s.option("--match", match, "only cases with this text in their names");
+  for (CommandLine* part : {&f, &b}) {
+    part->option("--tokens", tokens, "tokens of all sequences", 2048);
+  }
+  f.option("--longest", longest, "tokens of the longest sequence");
+  f.option("--full", full, "whether full attention runs too, 0 or 1");
+  command.read(argc, argv);
   set_num_threads(1);
-  if (what == "share") {
-    share(turns, length, heads, match);
-  } else if (what == "flat") {
-    flat(turns, tokens, longest, full != 0);
-  } else if (what == "short") {
-    short_lengths(turns, std::max<int64_t>(2048, tokens));
-  } else {
-    std::fprintf(stderr, "bench_lsh: say share, flat or short\n");
-    return 1;
-  }
+  if (s.chosen()) share(turns, length, heads, match);
+  if (f.chosen()) flat(turns, tokens, longest, full);
+  if (b.chosen()) short_lengths(turns, tokens);
   return 0;
 }

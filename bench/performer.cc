@@ -14,15 +14,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "bench/command_line.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "models/performer/performer.h"
@@ -146,13 +145,15 @@ int steps(int64_t rounds) {
   return 0;
 }
 
-int run(int argc, char** argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  const int64_t count = argc > 2 ? std::max(1L, std::atol(argv[2])) : 0;
-  if (what == "error") return errors(count > 0 ? count : 20);
-  if (what == "steps") return steps(count > 0 ? count : 3);
-  std::fprintf(stderr, "bench_performer error|steps [count]\n");
-  return 1;
+int run(int argc, const char* const* argv) {
+  int64_t seeds = 20, rounds = 3;
+  CommandLine command("bench_performer", "How near Performer comes to softmax, and what it costs.");
+  CommandLine e = command.part("error", "relative errors of one head");
+  CommandLine s = command.part("steps", "seconds and bytes of a training step over the lengths");
+  e.option("seeds", seeds, "draws");
+  s.option("rounds", rounds, "turns of each case");
+  command.read(argc, argv);
+  return e.chosen() ? errors(seeds) : steps(rounds);
 }
 
 }  // namespace

@@ -102,4 +102,22 @@ nlohmann::ordered_json fields_of(const Phases& phases) {
           {"repeated_turns", phases.repeated}};
 }
 
+Rates rates_of(double forward_flops, double forward_seconds, double backward_flops,
+               double backward_seconds) {
+  return {forward_flops / forward_seconds, backward_flops / backward_seconds,
+          (forward_flops + backward_flops) / (forward_seconds + backward_seconds)};
+}
+
+nlohmann::ordered_json share_fields(const Rates& rates, const Rates& dense, double fma_peak,
+                                    double loading_peak) {
+  const auto of = [&rates](const Rates& whole) -> nlohmann::ordered_json {
+    return {{"forward", rates.forward / whole.forward},
+            {"backward", rates.backward / whole.backward},
+            {"both", rates.both / whole.both}};
+  };
+  return {{"share_of_dense", of(dense)},
+          {"share_of_fma_peak", of({fma_peak, fma_peak, fma_peak})},
+          {"share_of_loading", of({loading_peak, loading_peak, loading_peak})}};
+}
+
 }  // namespace longspan::bench

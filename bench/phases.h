@@ -37,4 +37,18 @@ Phases take_turns(std::vector<Contestant>& contestants, int64_t rounds, int64_t 
 /// probe_highest, repeated_turns.
 nlohmann::ordered_json fields_of(const Phases& phases);
 
+/// Useful FLOPs per second of a forward pass, of a backward pass, and of both.
+struct Rates {
+  double forward = 0, backward = 0, both = 0;
+};
+
+/// Returns the rates of passes of so many useful FLOPs that took so many seconds.
+Rates rates_of(double forward_flops, double forward_seconds, double backward_flops,
+               double backward_seconds);
+
+/// Returns what a JSON line says of them: share_of_dense, share_of_fma_peak and share_of_loading,
+/// each with forward, backward and both. The peaks are in FLOPs per second.
+nlohmann::ordered_json share_fields(const Rates& rates, const Rates& dense, double fma_peak,
+                                    double loading_peak);
+
 }  // namespace longspan::bench

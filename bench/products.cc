@@ -35,10 +35,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/mode.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "bench/phases.h"
 #include "core/kernels/matmul.h"
@@ -205,29 +205,6 @@ nlohmann::ordered_json measured(const Product& p, const Options& o) {
   return line;
 }
 
-/// Takes the options; after any other argument the program says how it is called, and ends.
-Options parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string_view option = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (value != nullptr && option == "--rounds") {
-      o.rounds = std::max(1, std::atoi(value));
-    } else if (value != nullptr && option == "--repeat-slow") {
-      o.repeat_slow = std::max(0, std::atoi(value));
-    } else if (value != nullptr && option == "--seconds") {
-      o.least = std::max(1e-4, std::atof(value));
-    } else if (value != nullptr && option == "--match") {
-      o.match = value;
-    } else {
-      std::fprintf(stderr,
-                   "bench_products [--rounds N] [--seconds S] [--repeat-slow N] [--match TEXT]\n");
-      std::exit(option == "--help" ? 0 : 2);
-    }
-  }
-  return o;
-}
-
 /// Returns OpenBLAS's rate for a product of 512 x 512 x 512 as a share of the loading probe beside
 /// it, so that rates of two processes can be compared: the best of several.
 double openblas_share() {
@@ -271,7 +248,13 @@ void choose_openblas(char** argv) {
 int main(int argc, char** argv) {
   using namespace longspan;
   using namespace longspan::bench;
-  const Options o = parse(argc, argv);
+  Options o;
+  CommandLine command("bench_products", "Our matrix products beside OpenBLAS's, on one thread.");
+  command.option("--rounds", o.rounds, "turns of each");
+  command.option("--repeat-slow", o.repeat_slow, "most turns taken again in slow phases", 0);
+  command.option("--seconds", o.least, "minimum time of a turn", 1e-4);
+  command.option("--match", o.match, "only products with this text in their names");
+  command.read(argc, argv);
   const NoGrad none;
   set_num_threads(1);
   openblas_set_num_threads(1);

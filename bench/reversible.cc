@@ -17,6 +17,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/parallel.h"
@@ -184,12 +185,17 @@ void report_errors() {
   }
 }
 
-void run(int argc, char** argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  if (what == "steps") return report_steps(argc > 2 ? std::stoll(argv[2]) : 9);
-  if (what == "depth") return report_depth();
-  if (what == "errors") return report_errors();
-  fail<ValueError>("bench", "usage: bench_reversible steps [rounds] | depth | errors");
+void run(int argc, const char* const* argv) {
+  int64_t rounds = 9;
+  CommandLine command("bench_reversible", "What memory policies cost and save.");
+  CommandLine s = command.part("steps", "CPU seconds of training steps by policy");
+  CommandLine d = command.part("depth", "bytes saved by depth and policy");
+  CommandLine e = command.part("errors", "errors of the inversion");
+  s.option("rounds", rounds, "turns of each policy");
+  command.read(argc, argv);
+  if (s.chosen()) report_steps(rounds);
+  if (d.chosen()) report_depth();
+  if (e.chosen()) report_errors();
 }
 
 }  // namespace

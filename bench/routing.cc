@@ -15,15 +15,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "bench/phases.h"
 #include "core/memory.h"
@@ -117,13 +116,10 @@ Case sized(const std::string& name, int64_t length, int64_t heads, bool recent, 
           .shared = shared};
 }
 
-struct Rates {
-  double forward, both;
-};
 Rates rates_of(const Case& c) {
   const auto d = static_cast<double>(kWidth);
   const double pairs = c.pairs() * d, scores = 2 * c.scores() * d;
-  return {(4 * pairs + scores) / c.forward, (14 * pairs + scores) / (c.forward + c.backward)};
+  return bench::rates_of(4 * pairs + scores, c.forward, 10 * pairs, c.backward);
 }
 
 void share(int64_t turns, int64_t length, int64_t heads) {
@@ -140,13 +136,9 @@ void share(int64_t turns, int64_t length, int64_t heads) {
   const double before = fma_peak(1);
   for (Case& c : cases) prepare(c);
   const Phases phases = measure(cases, turns);
-  const double after = fma_peak(1), peak = std::max(before, after), loading = phases.loading_peak;
+  const double after = fma_peak(1), peak = std::max(before, after);
   const Rates dense = rates_of(cases.front());
   for (const Case& c : cases) {
-    const Rates r = rates_of(c);
-    const auto of = [&](double forward, double both) -> nlohmann::ordered_json {
-      return {{"forward", r.forward / forward}, {"both", r.both / both}};
-    };
     nlohmann::ordered_json line = {{"name", c.name},
                                    {"length", c.length},
                                    {"heads", c.heads},
@@ -154,11 +146,9 @@ void share(int64_t turns, int64_t length, int64_t heads) {
                                    {"window", c.window},
                                    {"select_seconds", c.select},
                                    {"forward_seconds", c.forward},
-                                   {"backward_seconds", c.backward},
-                                   {"share_of_dense", of(dense.forward, dense.both)},
-                                   {"share_of_fma_peak", of(peak, peak)},
-                                   {"share_of_loading", of(loading, loading)},
-                                   {"peak_after", after / before}};
+                                   {"backward_seconds", c.backward}};
+    line.update(share_fields(rates_of(c), dense, peak, phases.loading_peak));
+    line["peak_after"] = after / before;
     line.update(fields_of(phases));
     std::printf("%s\n", line.dump().c_str());
   }
@@ -214,24 +204,19 @@ void growth(int64_t turns, int64_t longest, int64_t heads) {
 int main(int argc, char** argv) {
   using namespace longspan;
   using namespace longspan::bench;
-  const std::string_view what = argc > 1 ? argv[1] : "";
   int64_t turns = 5, length = 16384, heads = 4, longest = 65536;
-  for (int i = 2; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    const int64_t number = std::max(1, std::atoi(argv[i + 1]));
-    if (option == "--turns") turns = number;
-    if (option == "--length") length = number;
-    if (option == "--heads") heads = number;
-    if (option == "--longest") longest = number;
+  CommandLine command("bench_routing", "What routing attention costs.");
+  CommandLine s = command.part("share", "useful FLOPs per second beside dense attention");
+  CommandLine g = command.part("growth", "seconds and bytes over the lengths");
+  for (CommandLine* part : {&s, &g}) {
+    part->option("--turns", turns, "turns of each case");
+    part->option("--heads", heads, "heads");
   }
+  s.option("--length", length, "tokens");
+  g.option("--longest", longest, "tokens of the longest sequence", 1024);
+  command.read(argc, argv);
   set_num_threads(1);
-  if (what == "share") {
-    share(turns, length, heads);
-  } else if (what == "growth") {
-    growth(turns, longest, heads);
-  } else {
-    std::fprintf(stderr, "bench_routing: say share or growth\n");
-    return 1;
-  }
+  if (s.chosen()) share(turns, length, heads);
+  if (g.chosen()) growth(turns, longest, heads);
   return 0;
 }

@@ -1,5 +1,6 @@
 // Measures what learned spans save. Prints JSON lines on standard output.
-//   bench_spans [rounds]   CPU seconds per token of a training step (loss, gradients, update) of
+//   bench_spans models [rounds]   CPU seconds per token of a training step (loss, gradients,
+//   update) of
 //                          the small Adaptive-Span model with spans up to S = 128 to 1024: those
 //                          that training left, trimmed for each head and for the longest head of
 //                          each layer; dynamic ones of their mean; and all at S
@@ -18,7 +19,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <string>
 #include <string_view>
@@ -27,6 +27,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "core/error.h"
 #include "models/adaptive_span/adaptive_span.h"
@@ -277,13 +278,22 @@ int turn(std::string_view what, std::string_view shape) {
   return 0;
 }
 
-int run(int argc, char** argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  if (what == "turn" && argc == 4) return turn(argv[2], argv[3]);
-  const char* const rounds =
-      what == "heads" ? (argc > 2 ? argv[2] : "9") : (argc > 1 ? argv[1] : "9");
-  const int64_t count = std::max(1L, std::atol(rounds));
-  return what == "heads" ? compare_heads(count) : compare_models(count);
+int run(int argc, const char* const* argv) {
+  int64_t rounds = 9;
+  std::string what, size;
+  CommandLine command("bench_spans", "What learned spans save.");
+  CommandLine m = command.part("models", "a training step of Adaptive-Span");
+  CommandLine h =
+      command.part("heads", "the same for attention alone, with one long head of eight");
+  CommandLine t = command.part("turn", "the best of a few segments, for bench/peers/streams.py");
+  for (CommandLine* part : {&m, &h}) part->option("rounds", rounds, "turns of each case");
+  t.option("what", what, "train or evaluation");
+  t.option("size", size, "small or base");
+  t.require("what");
+  t.require("size");
+  command.read(argc, argv);
+  if (t.chosen()) return turn(what, size);
+  return h.chosen() ? compare_heads(rounds) : compare_models(rounds);
 }
 
 }  // namespace

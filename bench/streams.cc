@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "core/error.h"
 #include "models/transformer_xl/transformer_xl.h"
@@ -136,16 +136,23 @@ int turn(std::string_view what, std::string_view shape) {
   return 0;
 }
 
-int run(int argc, char** argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  const int64_t rounds = argc > 2 ? std::max(1L, std::atol(argv[2])) : 7;
-  if (what == "evaluation") {
-    for (const int64_t context : {128, 256, 512, 1024}) {
-      compare(transformer_xl_preset("small"), context, rounds);
-    }
-    return 0;
-  }
-  if (what == "long") {
+int run(int argc, const char* const* argv) {
+  int64_t rounds = 7;
+  std::string what, size;
+  CommandLine command("bench_streams", "What a memory between segments saves.");
+  CommandLine e =
+      command.part("evaluation", "with a memory and without, by the length of the context");
+  CommandLine l =
+      command.part("long", "the same at the width and context of the paper's large model");
+  CommandLine t = command.part("turn", "the best of a few segments, for bench/peers/streams.py");
+  for (CommandLine* part : {&e, &l}) part->option("rounds", rounds, "turns of each case");
+  t.option("what", what, "train or evaluation");
+  t.option("size", size, "small or base");
+  t.require("what");
+  t.require("size");
+  command.read(argc, argv);
+  if (t.chosen()) return turn(what, size);
+  if (l.chosen()) {
     TransformerXLConfig c = transformer_xl_preset("enwik8_large");
     c.n_layer = 3;
     c.vocab = 256;
@@ -153,12 +160,10 @@ int run(int argc, char** argv) {
     compare(c, 3800, rounds);
     return 0;
   }
-  if (what == "turn" && argc == 4) return turn(argv[2], argv[3]);
-  std::fputs(
-      "usage: bench_streams evaluation|long [rounds]\n"
-      "       bench_streams turn train|evaluation small|base\n",
-      stderr);
-  return 1;
+  for (const int64_t context : {128, 256, 512, 1024}) {
+    compare(transformer_xl_preset("small"), context, rounds);
+  }
+  return 0;
 }
 
 }  // namespace

@@ -21,17 +21,16 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/command_line.h"
 #include "bench/harness.h"
 #include "core/memory.h"
 #include "core/parallel.h"
@@ -276,34 +275,38 @@ void crossover(int64_t turns, int64_t longest, int64_t heads, int64_t k) {
   }
 }
 
-int64_t option(int argc, char** argv, std::string_view name, int64_t otherwise) {
-  for (int i = 2; i + 1 < argc; ++i) {
-    if (argv[i] == name) return std::atoll(argv[i + 1]);
-  }
-  return otherwise;
-}
-
 }  // namespace
 }  // namespace longspan::bench
 
 int main(int argc, char** argv) {
   using namespace longspan::bench;
-  longspan::set_num_threads(1);
-  const std::string_view what = argc > 1 ? argv[1] : "";
-  const int64_t turns = option(argc, argv, "--turns", 5), heads = option(argc, argv, "--heads", 4);
-  if (what == "pairs") {
-    pairs(turns, option(argc, argv, "--length", 8192), heads,
-          option(argc, argv, "--causal", 1) != 0, option(argc, argv, "--k", 0));
-  } else if (what == "growth") {
-    growth(turns, option(argc, argv, "--longest", 65536), heads, option(argc, argv, "--k", 4));
-  } else if (what == "model") {
-    model_growth(turns, option(argc, argv, "--longest", 65536), option(argc, argv, "--k", 4));
-  } else if (what == "crossover") {
-    crossover(turns, option(argc, argv, "--longest", 8192), heads, option(argc, argv, "--k", 4));
-  } else {
-    fmt::print(stderr,
-               "usage: bench_tree pairs|growth|model|crossover [--turns N] [--heads H] ...\n");
-    return 1;
+  int64_t turns = 5, heads = 4, length = 8192, longest = 65536, longest_beside = 8192, k = 4,
+          only_k = 0;
+  bool causal = true;
+  CommandLine command("bench_tree", "What attention over a binary tree costs.");
+  CommandLine p = command.part("pairs", "an edge beside a pair of dense attention");
+  CommandLine g = command.part("growth", "seconds and bytes over the lengths");
+  CommandLine m = command.part("model", "the same of a step of BP-Transformer");
+  CommandLine c = command.part("crossover", "beside causal attention over the lengths");
+  for (CommandLine* part : {&p, &g, &m, &c}) {
+    part->option("--turns", turns, "turns of each case");
   }
+  for (CommandLine* part : {&p, &g, &c}) {
+    part->option("--heads", heads, "heads");
+  }
+  p.option("--length", length, "tokens");
+  p.option("--causal", causal, "whether queries see earlier tokens only, 0 or 1");
+  p.option("--k", only_k, "nodes of each level on each side; 0: several in turns", 0);
+  for (CommandLine* part : {&g, &m, &c}) {
+    int64_t& most = part == &c ? longest_beside : longest;
+    part->option("--longest", most, "tokens of the longest sequence");
+    part->option("--k", k, "nodes of each level on each side");
+  }
+  command.read(argc, argv);
+  longspan::set_num_threads(1);
+  if (p.chosen()) pairs(turns, length, heads, causal, only_k);
+  if (g.chosen()) growth(turns, longest, heads, k);
+  if (m.chosen()) model_growth(turns, longest, k);
+  if (c.chosen()) crossover(turns, longest_beside, heads, k);
   return 0;
 }

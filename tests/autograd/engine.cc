@@ -136,9 +136,10 @@ TEST(Backward, NormsAddToTheGradientOfTheirInput) {
         const auto normed = [&](const Tensor& of) {
           return center ? layer_norm(of, {}, {}, 1e-5) : rms_norm(of, {}, 1e-5);
         };
-        // With a copy of its own the norm finds no gradient that it could add to.
-        const Tensor h = mul(x, 2.0), y = normed(once ? h : mul(h, 1.0));
-        backward(add(h, y), dy);
+        // Backward comes to `other` first, whose gradient of h is its own: to that the norm adds.
+        // With a copy of h the norm finds none that it could add to.
+        const Tensor h = mul(x, 2.0), y = normed(once ? h : mul(h, 1.0)), other = mul(h, 3.0);
+        backward(add(other, y), dy);
         return cast(grad(x), DType::f64).to_vector<double>();
       };
       for (const bool center : {false, true}) {

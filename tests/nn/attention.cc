@@ -287,6 +287,29 @@ TEST(Stack, StreamsAreTheSumsOfWhatTheirLayersGive) {
   }
 }
 
+struct Twice final : Layer {
+  Output forward(const Tensor& x, const LayerContext&, Pass) const override { return {x * 2.0}; }
+  void visit(Visitor&) override {}
+};
+
+// So they are where a layer leaves the sum to the stream, and in chunks of rows.
+TEST(Stack, StreamsAreSumsWhereLayersDoNotAdd) {
+  const Tensor x = numbers({2, 5, 8});
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  std::vector<Branch> branches;
+  branches.push_back(
+      {"ff", Normalization(NormKind::layer, 8, 1e-5, f64), std::make_unique<Twice>()});
+  const Block twice(NormPlace::pre, 0, std::move(branches));
+  EXPECT_TRUE(
+      same_bits(twice.forward(x, ctx, Pass{}).y, add(x, twice.branch("ff").norm.forward(x) * 2.0)));
+  Block block = small_block(NormPlace::pre, f64);
+  const std::vector<double> whole = block.forward(x, ctx, Pass{}).y.to_vector<double>();
+  ASSERT_TRUE(block.set_chunks(2));
+  const std::vector<double> chunks = block.forward(x, ctx, Pass{}).y.to_vector<double>();
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(chunks[i], whole[i], 1e-12) << i;
+}
+
 Stack small_stack(NormPlace place, int64_t layers) {
   std::vector<Block> blocks;
   for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(place, f64.at(i)));

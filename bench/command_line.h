@@ -11,34 +11,34 @@ class App;
 
 namespace longspan::bench {
 
-/// What a benchmark program takes on its command line. Values are read into the variables that the
-/// options name, whose first values are the defaults that `--help` shows.
+/// The command line of a benchmark program, read by CLI11. Values go into the variables that are
+/// given with the options; what these hold before are the defaults, which `--help` shows.
 class CommandLine {
  public:
   CommandLine(const std::string& program, const std::string& what);
 
-  /// Adds a part of the program, chosen by its name as the first argument. A program with parts
-  /// needs one of them. Its options are those added to what this returns.
+  /// Adds a subcommand, chosen by its name as the first argument, and returns it, so that options
+  /// can be added to it. A program with subcommands needs one of them.
   CommandLine part(const std::string& name, const std::string& what);
-  /// Whether read() met this part.
+  /// Whether the arguments named this subcommand.
   bool chosen() const;
 
   /// Adds an option "--NAME", or an argument "NAME" without dashes, whose value is at least
-  /// `least`. Neither need be given, except for what require() names.
+  /// `least`. Both are optional unless require() names them.
   void option(const std::string& name, int64_t& value, const std::string& what, int64_t least = 1);
   void option(const std::string& name, double& value, const std::string& what, double least);
-  /// One whose value is 0 or 1.
+  /// An option whose value is 0 or 1.
   void option(const std::string& name, bool& value, const std::string& what);
   void option(const std::string& name, std::string& value, const std::string& what);
-  /// Ones with several values.
+  /// Options with one or more values.
   void option(const std::string& name, std::vector<std::string>& values, const std::string& what);
   void option(const std::string& name, std::vector<int64_t>& values, const std::string& what);
 
-  /// Wants the option or argument of that name.
+  /// Makes the option or argument of that name required.
   void require(const std::string& name);
 
-  /// Reads the arguments. Ends the program after `--help`, and with a message and status 1 after
-  /// anything else that is not among the parts and options.
+  /// Reads the arguments. `--help` ends the program with status 0; an unknown option, a value out
+  /// of range or a missing argument ends it with a message and status 1.
   void read(int argc, const char* const* argv);
 
  private:

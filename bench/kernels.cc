@@ -116,6 +116,7 @@ int main(int argc, char** argv) {
 
   longspan::set_num_threads(threads);
   longspan::bench::add_gemm();
+  longspan::bench::add_projections();
   longspan::bench::add_attention();
   longspan::bench::add_linear_attention();
   longspan::bench::add_elementwise();

@@ -61,6 +61,7 @@ void measure_op(const std::string& name, Cost forward_cost, Cost backward_cost, 
 }
 
 void add_gemm();
+void add_projections();
 void add_attention();
 void add_linear_attention();
 void add_elementwise();

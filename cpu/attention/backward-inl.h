@@ -153,7 +153,7 @@ class BackwardTask : ScoreGradients<T> {
       const int64_t item = next_tile - c_.task.tile;
       if (!c_.call.has_delta && !slots_.has(item)) prefetcher_.add(deltas_.out, row, end);
       for (int64_t p = 0; c_.call.rows && slots_.has(item) && p < c_.width_panels; ++p) {
-        prefetcher_.add(w_.tile_sums + slots_.at(item) * c_.tile_size + p * kTileRows * N,
+        prefetcher_.add(w_.tile_sums + slots_.at(item) * c_.tile_size + p * c_.sum_rows * N,
                         end - row, N);
       }
     }
@@ -221,8 +221,8 @@ class BackwardTask : ScoreGradients<T> {
       tile_.sum = w_.tile_sums + slot * c_.tile_size;
       tile_.relation_sum = c_.relation_query ? w_.relation_sums + slot * c_.tile_size : tile_.sum;
       if (fresh) {
-        std::fill_n(tile_.sum, c_.tile_size, T{0});
-        std::fill_n(tile_.relation_sum, c_.tile_size, T{0});
+        clear(tile_.sum);
+        if (c_.relation_query) clear(tile_.relation_sum);
       }
     }
     if (!c_.shift && !c_.carry) return;
@@ -356,7 +356,7 @@ class BackwardTask : ScoreGradients<T> {
       product<2, kScoreStride, T>(std::min(kGroup, tile_.padded - g * kGroup),
                                   w_.dscores + g * kGroup * kScoreStride, 1,
                                   w_.key_rows + p * kBlock * N, over_keys_,
-                                  tile_.sum + (p * kTileRows + g * kGroup) * N, N, true);
+                                  tile_.sum + (p * c_.sum_rows + g * kGroup) * N, N, true);
     }
   }
 
@@ -368,7 +368,7 @@ class BackwardTask : ScoreGradients<T> {
       product_of_seen(
           std::min(kGroup, tile_.rows - row),
           w_.dscores + (row * kScoreStride + span.column + first), kScoreStride, 1,
-          panel + first * N, count, tile_.sum + (p * kTileRows + row) * N, N,
+          panel + first * N, count, tile_.sum + (p * c_.sum_rows + row) * N, N,
           [&](int64_t r, int64_t key) { return Gradients::holds(span, row + r, first + key); });
     }
   }
@@ -379,7 +379,7 @@ class BackwardTask : ScoreGradients<T> {
       fold_sums(tile_.relation, tile_.rows, w_.bins, w_.bin_panels);
       if (c_.call.rows && c_.call.relations.key_rows != nullptr) {
         add_bins_product(tile_.relation, tile_.padded, w_.bin_panels,
-                         c_.call.relations.key_rows_of(c_.task.h), c_.width_panels,
+                         c_.call.relations.key_rows_of(c_.task.h), c_.width_panels, c_.sum_rows,
                          tile_.relation_sum);
       }
       if (c_.table_sums.key != nullptr) {
@@ -404,11 +404,18 @@ class BackwardTask : ScoreGradients<T> {
     if (c_.call.rows && slots_.ends(t - c_.task.tile, index)) {
       for (int64_t r = 0; r < tile_.rows; ++r) {
         const auto scale = static_cast<T>(c_.in.numbers.scale);
-        if (dq_.base != nullptr) write_row(tile_.sum, kTileRows, r, scale, dq_, tile_.row + r);
+        if (dq_.base != nullptr) write_row(tile_.sum, c_.sum_rows, r, scale, dq_, tile_.row + r);
         if (dr_.base != nullptr)
-          write_row(tile_.relation_sum, kTileRows, r, scale, dr_, tile_.row + r);
+          write_row(tile_.relation_sum, c_.sum_rows, r, scale, dr_, tile_.row + r);
       }
       slots_.give(t - c_.task.tile);
+    }
+  }
+
+  // Sets the sums of the tile's rows to 0.
+  void clear(T* sums) const {
+    for (int64_t p = 0; p < c_.width_panels; ++p) {
+      std::fill_n(sums + p * c_.sum_rows * N, tile_.padded * N, T{0});
     }
   }
 

@@ -114,7 +114,9 @@ struct BackwardContext {
   const int64_t width_panels = ceil_div(width, N), value_panels = ceil_div(value_width, N);
   // Keys of a step: as many as fit in the L2 cache together with their gradients.
   const int64_t step = std::max(width, value_width) <= 64 ? 2 * kBlock : kBlock;
-  const int64_t tile_size = width_panels * kTileRows * N;  // elements of dQ of a tile
+  // Rows of dQ of the largest tile, and its elements. Tiles of small blocks are much lower than
+  // kTileRows, and thousands of them can be in flight.
+  const int64_t sum_rows = largest_tile(), tile_size = width_panels * sum_rows * N;
 
   const bool relation_query = static_cast<bool>(in.inputs.relation_query);
   // Whether scores, and values, have relation terms, and whether to sum dS, and P, by id.
@@ -122,6 +124,13 @@ struct BackwardContext {
   const bool carry = call.relations.value_columns != nullptr;
   const bool bin = shift && (call.tables || call.rows);
   const bool bin_values = carry && call.tables;
+
+ private:
+  int64_t largest_tile() const {
+    int64_t rows = 0;
+    for (int64_t t = task.tile; t < task.tile_end; ++t) rows = std::max(rows, head.tile_rows(t));
+    return round_up(rows, kRest);
+  }
 };
 
 // The buffers of a task. Panels hold NR numbers of each row: [panels][rows][NR].
@@ -136,8 +145,8 @@ struct BackwardWorkspace {
         value_sums(slab.take(c.call.columns ? c.step * c.value_panels * c.N : 0)),
         tile_sums(slab.take(slots * c.tile_size)),
         relation_sums(slab.take(c.relation_query && c.call.rows ? slots * c.tile_size : 0)),
-        q_rows(slab.take(c.tile_size)),
-        relation_rows(c.relation_query ? slab.take(c.tile_size) : q_rows),
+        q_rows(slab.take(c.width_panels * kTileRows * c.N)),
+        relation_rows(c.relation_query ? slab.take(c.width_panels * kTileRows * c.N) : q_rows),
         out_rows(slab.take(c.value_panels * kTileRows * c.N)),
         scores(slab.take(kTileRows * kScoreStride)),
         dscores(slab.take(kTileRows * kScoreStride)),
@@ -153,9 +162,9 @@ struct BackwardWorkspace {
   T* const key_rows;       // of a step: [blocks][panels][kBlock][NR]
   T* const key_sums;       // dK of a step
   T* const value_sums;     // dV of a step
-  T* const tile_sums;      // dQ of the tiles in flight
+  T* const tile_sums;      // dQ of the tiles in flight: [tiles][panels][sum rows][NR]
   T* const relation_sums;  // gradient of relation_query, stored as dQ
-  T* const q_rows;         // of a tile, scaled
+  T* const q_rows;         // of a tile, scaled: [panels][kTileRows][NR]
   T* const relation_rows;  // of relation_query, stored as q_rows
   T* const out_rows;       // dO of a tile
   T* const scores;         // S, then P

@@ -213,12 +213,14 @@ class ForwardTask {
     padded_ = round_up(rows_, kRest);
     pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.numbers.scale * kLog2E), q_rows_,
               kTileRows);
-    std::fill_n(totals_, kTileRows * V, T{0});
-    std::fill_n(reference_, kTileRows, kHidden);
+    std::fill_n(totals_, padded_ * V, T{0});
+    std::fill_n(reference_, padded_, kHidden);
     if (in_.accumulate) {
       go_on();
     } else {
-      std::fill_n(sums_, value_panels_ * kTileRows * N, T{0});
+      for (int64_t p = 0; p < value_panels_; ++p) {
+        std::fill_n(sums_ + p * kTileRows * N, padded_ * N, T{0});
+      }
     }
     if ((!shift_ && !carry_) || ranges.empty()) return;
     reach(head_, row_, rows_, ranges, relation_);
@@ -535,7 +537,7 @@ class ForwardTask {
     if (carry_ && sees) {
       fold_sums(relation_, rows_, bins_, bin_panels_);
       add_bins_product(relation_, padded_, bin_panels_, relations_.value_rows_of(task_.h),
-                       value_panels_, sums_);
+                       value_panels_, kTileRows, sums_);
     }
     for (int64_t r = 0; r < rows_; ++r) {
       const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_ + r * V)));

@@ -180,10 +180,11 @@ void fold_sums(const Relation<T>& rel, int64_t rows, T* sums, T* to) {
   }
 }
 
-// to[r] += sum_id bins[r][id] a_id, with a as panels [panels][padded ids][NR].
+// to[r] += sum_id bins[r][id] a_id, with a as panels [panels][padded ids][NR] and `to` as
+// [panels][to_rows][NR].
 template <class T>
 void add_bins_product(const Relation<T>& rel, int64_t rows, const T* bins, const T* a,
-                      int64_t panels, T* to) {
+                      int64_t panels, int64_t to_rows, T* to) {
   constexpr int64_t N = kPanel<T>;
   for (const auto& part : rel.part) {
     if (part.panels == 0) continue;
@@ -191,7 +192,7 @@ void add_bins_product(const Relation<T>& rel, int64_t rows, const T* bins, const
         over_panels<T>((part.panels - 1) * N + part.last_ids, kTileRows * N);
     for (int64_t p = 0; p < panels; ++p) {
       product<2, N>(rows, bins, 1, a + (p * rel.padded() + part.first * N) * N, over,
-                    to + p * kTileRows * N, N, true);
+                    to + p * to_rows * N, N, true);
     }
     bins += part.panels * kTileRows * N;
   }

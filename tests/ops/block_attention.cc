@@ -12,6 +12,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "ops/patterns/blocks.h"
 #include "tests/harness/op_info.h"
 #include "tests/ops/attention_laws.h"
 
@@ -367,18 +368,20 @@ TEST(BlockAttention, ShiftsAndLargeLogits) {
   expect_near(run(large, patterns::causal(), DType::f32), solve(large), DType::f32, "80");
 }
 
+/// Returns the peak of a backward pass with 16 columns: the gradients and the workspace.
+int64_t backward_peak(const AttentionPattern& p, int64_t heads, int64_t length) {
+  const Tensor q = leaf(Tensor::zeros({1, heads, length, 16}));
+  const Tensor k = leaf(Tensor::zeros({1, heads, length, 16}));
+  const Tensor v = leaf(Tensor::zeros({1, heads, length, 16}));
+  const Tensor out = block_attention(q, k, v, p).out;
+  const Tensor dy = Tensor::zeros(out.shape());
+  memory_tracker().reset_peak();
+  const int64_t before = memory_tracker().live().total();
+  backward(out, dy);
+  return memory_tracker().peak().total() - before;
+}
+
 TEST(BlockAttention, WorkspaceIsLinear) {
-  const auto peak = [](const AttentionPattern& p, int64_t heads, int64_t length) {
-    const Tensor q = leaf(Tensor::zeros({1, heads, length, 16}));
-    const Tensor k = leaf(Tensor::zeros({1, heads, length, 16}));
-    const Tensor v = leaf(Tensor::zeros({1, heads, length, 16}));
-    const Tensor out = block_attention(q, k, v, p).out;
-    const Tensor dy = Tensor::zeros(out.shape());
-    memory_tracker().reset_peak();
-    const int64_t before = memory_tracker().live().total();
-    backward(out, dy);
-    return memory_tracker().peak().total() - before;
-  };
   const auto peak_forward = [](const AttentionPattern& p, int64_t heads, int64_t length) {
     const Tensor q = Tensor::zeros({1, heads, length, 16});
     memory_tracker().reset_peak();
@@ -390,8 +393,8 @@ TEST(BlockAttention, WorkspaceIsLinear) {
   set_num_threads(3);
   for (const PatternCase& c : cases()) {
     for (const int64_t heads : {1, 4}) {
-      EXPECT_LT(static_cast<double>(peak(c.pattern, heads, 8192)) /
-                    static_cast<double>(peak(c.pattern, heads, 2048)),
+      EXPECT_LT(static_cast<double>(backward_peak(c.pattern, heads, 8192)) /
+                    static_cast<double>(backward_peak(c.pattern, heads, 2048)),
                 4.2)
           << c.pattern.name;
       EXPECT_LT(static_cast<double>(peak_forward(c.pattern, heads, 8192)) /
@@ -401,6 +404,26 @@ TEST(BlockAttention, WorkspaceIsLinear) {
     }
   }
   set_num_threads(before_test);
+}
+
+TEST(BlockAttention, WorkspaceOfASmallTileHasItsRowsOnly) {
+  // Every block of 16 rows sees the first keys and the last, so all tiles are in flight.
+  const auto ends = [](int64_t length) {
+    BlockTable table{.bounds = block_bounds(length, 16), .keys = {}};
+    for (int64_t i = 0; i < length / 16; ++i) table.keys.push_back({0, length / 16 - 1});
+    return patterns::block_lists(length, {table}, {}, "ends");
+  };
+  const int before_test = num_threads();
+  set_num_threads(1);
+  const int64_t heads = 4, rows = heads * 4096;
+  const int64_t more =
+      backward_peak(ends(8192), heads, 8192) - backward_peak(ends(4096), heads, 4096);
+  set_num_threads(before_test);
+  // Of a row: 3 gradients of 16 columns, delta, and the sums of dQ in the tiles of one head, which
+  // have 32 columns at most.
+  const int64_t gradients = 3 * 16 * 4, delta = 4, sums = 32 * 4;
+  EXPECT_GE(more, rows * (gradients + delta));
+  EXPECT_LE(more, rows * (gradients + delta) + rows / heads * (sums + 16));
 }
 
 // -------------------------------------------------------------------------------------- spec 00

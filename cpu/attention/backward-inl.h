@@ -166,7 +166,7 @@ class BackwardTask : ScoreGradients<T> {
     share(step, dk_, dv_);
     int64_t panels = 0;
     for (const KeyRange& range : ranges_) panels += ceil_div(range.k1 - range.k0, N);
-    prefetcher_.spread(2 * panels * ceil_div(tile_.rows, kGroup));
+    prefetcher_.spread(2 * panels * tile_.groups.count());
   }
 
   // Writes zeros to dq of rows that see no key.
@@ -197,6 +197,7 @@ class BackwardTask : ScoreGradients<T> {
     tile_.row = c_.head.tile_row(t);
     tile_.rows = c_.head.tile_rows(t);
     tile_.padded = round_up(tile_.rows, kRest);
+    tile_.groups = RowGroups(tile_.rows);
     const bool finite_q =
         pack_rows(q_, tile_.row, tile_.rows, tile_.padded,
                   static_cast<T>(c_.in.numbers.scale * kLog2E), w_.q_rows, kTileRows);
@@ -260,7 +261,7 @@ class BackwardTask : ScoreGradients<T> {
   void do_spans(int64_t n) {
     Gradients::enter(visit_[0]);
     multiply_panels(n);
-    for (int64_t g = 0; g * kGroup < tile_.rows; ++g) {
+    for (int64_t g = 0; g < tile_.groups.count(); ++g) {
       for (int64_t i = 0; i < n; ++i) Gradients::differentiate(g, visit_[i]);
     }
     for (int64_t i = 0; c_.call.columns && i < n; ++i) multiply_queries(visit_[i]);
@@ -279,10 +280,10 @@ class BackwardTask : ScoreGradients<T> {
                        std::span<const InnerRange> over, T* scores) {
     const int64_t vectors = visit_.vectors(n);
     for (int64_t v = 0; v < vectors; v += 2) {
-      for (int64_t g = 0; g * kGroup < tile_.rows; ++g) {
-        const int64_t m = std::min(kGroup, tile_.padded - g * kGroup);
-        product_seen<kScoreStride>(visit_, v, vectors, g, m, rows, columns, width, over,
-                                   scores + g * kGroup * kScoreStride);
+      for (int64_t g = 0; g < tile_.groups.count(); ++g) {
+        const int64_t row = tile_.groups.row(g);
+        product_seen<kScoreStride>(visit_, v, vectors, g, tile_.groups.padded(g), rows + row * N,
+                                   columns, width, over, scores + row * kScoreStride);
         prefetcher_.step();
       }
     }
@@ -291,8 +292,10 @@ class BackwardTask : ScoreGradients<T> {
   // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
   void multiply_queries(const KeySpan& span) {
     const Visible& seen = span.seen;
-    for (int64_t j = seen.all_first / kRest * kRest; j < seen.all_last; j += kGroup) {
-      const int64_t m = std::min(kGroup, seen.all_last - j);
+    const int64_t begin = seen.all_first / kRest * kRest;
+    const RowGroups keys(seen.all_last - begin);
+    for (int64_t g = 0; g < keys.count(); ++g) {
+      const int64_t j = begin + keys.row(g), m = keys.end(g) - keys.row(g);
       int64_t from = 0, to = tile_.rows;
       if (!seen.alike) {
         while (from < to && (seen.lo[from] >= j + m || seen.hi[from] <= j)) ++from;
@@ -332,7 +335,7 @@ class BackwardTask : ScoreGradients<T> {
 
   // dQ += dS K over n spans
   void multiply_keys(int64_t n) {
-    for (int64_t g = 0; g * kGroup < tile_.rows; ++g) {
+    for (int64_t g = 0; g < tile_.groups.count(); ++g) {
       over_keys_.clear();
       for (int64_t i = 0; i < n; ++i) {
         const KeySpan& span = visit_[i];
@@ -353,22 +356,22 @@ class BackwardTask : ScoreGradients<T> {
   void multiply_key_ranges(int64_t g) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < c_.width_panels; ++p) {
-      product<2, kScoreStride, T>(std::min(kGroup, tile_.padded - g * kGroup),
-                                  w_.dscores + g * kGroup * kScoreStride, 1,
+      const int64_t row = tile_.groups.row(g);
+      product<2, kScoreStride, T>(tile_.groups.padded(g), w_.dscores + row * kScoreStride, 1,
                                   w_.key_rows + p * kBlock * N, over_keys_,
-                                  tile_.sum + (p * c_.sum_rows + g * kGroup) * N, N, true);
+                                  tile_.sum + (p * c_.sum_rows + row) * N, N, true);
     }
   }
 
   // Does the same for nonfinite keys.
   HWY_NOINLINE void multiply_keys_seen(int64_t g, const KeySpan& span) {
-    const int64_t first = span.seen.first[g], count = span.seen.last[g] - first, row = g * kGroup;
+    const int64_t first = span.seen.first[g], count = span.seen.last[g] - first;
+    const int64_t row = tile_.groups.row(g);
     for (int64_t p = 0; p < c_.width_panels; ++p) {
       const T* const panel = w_.key_rows + (span.at * c_.width_panels + p * kBlock) * N;
       product_of_seen(
-          std::min(kGroup, tile_.rows - row),
-          w_.dscores + (row * kScoreStride + span.column + first), kScoreStride, 1,
-          panel + first * N, count, tile_.sum + (p * c_.sum_rows + row) * N, N,
+          tile_.groups.end(g) - row, w_.dscores + (row * kScoreStride + span.column + first),
+          kScoreStride, 1, panel + first * N, count, tile_.sum + (p * c_.sum_rows + row) * N, N,
           [&](int64_t r, int64_t key) { return Gradients::holds(span, row + r, first + key); });
     }
   }

@@ -184,6 +184,7 @@ struct BackwardWorkspace {
 template <class T>
 struct BackwardTile {
   int64_t row = 0, rows = 0, padded = 0;
+  RowGroups groups;
   T base[kTileRows], lower[kTileRows];        // lse log2(e), delta
   bool finite = true;                         // Q and dO
   bool some_empty = false;                    // whether some row sees no key at all
@@ -242,7 +243,7 @@ class ScoreGradients {
   // row does not see, in every column that the products over rows read.
   void differentiate(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
-    const int64_t first = g * kGroup, end = std::min(first + kGroup, tile_.rows);
+    const int64_t first = tile_.groups.row(g), end = tile_.groups.end(g);
     const Vectors n = vectors_of<T>(seen, g);
     int64_t from = span.from / V, to = span.to / V;
     if (seen.ascending) {

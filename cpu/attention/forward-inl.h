@@ -164,7 +164,7 @@ class ForwardTask {
     }
     int64_t panels = value_panels_;
     for (const KeyRange& k : ranges) panels += ceil_div(k.k1 - k.k0, N);
-    prefetcher_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
+    prefetcher_.spread(panels * RowGroups(head_.tile_rows(t)).count());
   }
 
   // Queues the blocks of `ranges`, from block `from` on, that are not packed yet, but for the first
@@ -211,6 +211,7 @@ class ForwardTask {
     row_ = head_.tile_row(t);
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
+    groups_ = RowGroups(rows_);
     pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.numbers.scale * kLog2E), q_rows_,
               kTileRows);
     std::fill_n(totals_, padded_ * V, T{0});
@@ -275,7 +276,7 @@ class ForwardTask {
   void attend(int64_t n) {
     terms_ = false;
     if (!plain(visit_[0])) enter(visit_[0]);
-    for (int64_t g = 0; g * kGroup < rows_; ++g) {
+    for (int64_t g = 0; g < groups_.count(); ++g) {
       parts_.clear();
       for (int64_t i = 0; i < n; ++i) {
         const Vectors v = vectors_of<T>(visit_[i].seen, g);
@@ -293,9 +294,10 @@ class ForwardTask {
 
   // S = scale log2(e) Q K^T of group g over n spans, only the vectors that it sees.
   void multiply_keys(int64_t g, int64_t n) {
-    const int64_t vectors = visit_.vectors(n), m = std::min(kGroup, padded_ - g * kGroup);
+    const int64_t vectors = visit_.vectors(n), m = groups_.padded(g);
+    const T* const rows = q_rows_ + groups_.row(g) * N;
     for (int64_t v = 0; v < vectors; v += 2) {
-      product_seen<kStride>(visit_, v, vectors, g, m, q_rows_, key_columns_, width_, over_width_,
+      product_seen<kStride>(visit_, v, vectors, g, m, rows, key_columns_, width_, over_width_,
                             scores_);
       prefetcher_.step();
     }
@@ -307,7 +309,7 @@ class ForwardTask {
   template <bool kTerms>
   void weigh(int64_t g) {
     const size_t all = parts_.size();
-    const int64_t count = std::min(kGroup, rows_ - g * kGroup);
+    const int64_t count = groups_.end(g) - groups_.row(g);
     int64_t masked = 0, done = 0;
     bool rises = false;
     while (masked < count && !rises) {
@@ -337,7 +339,7 @@ class ForwardTask {
   HWY_INLINE bool mask_row(int64_t g, int64_t i) {
     const Tag<T> d;
     const Vec<T> hidden = hn::Set(d, kHidden);
-    const int64_t r = g * kGroup + i;
+    const int64_t r = groups_.row(g) + i;
     const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
     const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
     Vec<T> high = hidden;
@@ -407,14 +409,14 @@ class ForwardTask {
         high = hn::Max(high, hn::Load(d, s + v * V));
       }
     }
-    raise(g * kGroup + i, hn::GetLane(hn::MaxOfLanes(d, high)));
+    raise(groups_.row(g) + i, hn::GetLane(hn::MaxOfLanes(d, high)));
   }
 
   // P = 2^(S - reference) of some spans for row i of group g, 0 for pairs that it does not see.
   template <bool kTerms>
   HWY_INLINE void exponentiate(int64_t g, int64_t i, size_t from, size_t to) {
     const Tag<T> d;
-    const int64_t r = g * kGroup + i;
+    const int64_t r = groups_.row(g) + i;
     const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
     Vec<T> total = hn::Load(d, totals_ + r * V);
     for (size_t p = from; p < to; ++p) {
@@ -507,9 +509,8 @@ class ForwardTask {
   void multiply_key_ranges(int64_t g) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < value_panels_; ++p) {
-      product<2, kStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
-                             value_rows_ + p * kBlock * N, over_keys_,
-                             sums_ + (p * kTileRows + g * kGroup) * N, N, true);
+      product<2, kStride, T>(groups_.padded(g), scores_, 1, value_rows_ + p * kBlock * N,
+                             over_keys_, sums_ + (p * kTileRows + groups_.row(g)) * N, N, true);
       prefetcher_.step();
     }
   }
@@ -517,13 +518,12 @@ class ForwardTask {
   // Does the same for nonfinite values.
   HWY_NOINLINE void multiply_values_seen(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
-    const int64_t first = seen.first[g], count = seen.last[g] - first, row = g * kGroup;
+    const int64_t first = seen.first[g], count = seen.last[g] - first, row = groups_.row(g);
     for (int64_t p = 0; p < value_panels_; ++p) {
       const T* const panel = value_rows_ + (span.at * value_panels_ + p * kBlock) * N;
       product_of_seen(
-          std::min(kGroup, rows_ - row), scores_ + (span.column + first), kStride, 1,
-          panel + first * N, count, sums_ + (p * kTileRows + row) * N, N,
-          [&](int64_t r, int64_t k) {
+          groups_.end(g) - row, scores_ + (span.column + first), kStride, 1, panel + first * N,
+          count, sums_ + (p * kTileRows + row) * N, N, [&](int64_t r, int64_t k) {
             return seen.holds(row + r, first + k) &&
                    (!terms_ || labels_.shows(query(row + r), first + k)) &&
                    (!soft_here_ || soft_.shows(first + k, distance(span.origin, row + r),
@@ -598,6 +598,7 @@ class ForwardTask {
   Prefetcher prefetcher_;
   T reference_[kTileRows];
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
+  RowGroups groups_;
 };
 
 template <class T>

@@ -40,7 +40,7 @@ inline constexpr int64_t kLanes = HWY_LANES(T);
 template <class T>
 inline constexpr int64_t kPanel = 2 * kLanes<T>;
 
-// Rows of a register tile (two vectors wide), and of the tile for remainders.
+// Rows of a register tile (two vectors wide), and of the tiles for remainders.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 inline constexpr int64_t kGroup = 12;
 inline constexpr int64_t kRest = 4;
@@ -48,7 +48,32 @@ inline constexpr int64_t kRest = 4;
 inline constexpr int64_t kGroup = 6;
 inline constexpr int64_t kRest = 2;
 #endif
+inline constexpr int64_t kShort = 2 * kRest;
 inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
+static_assert(kGroup + kRest == 2 * kShort);
+
+// How rows are divided into register tiles: groups of kGroup rows, and one of what is left. Where
+// that were kRest rows, the last two groups have kShort each: rows of the lowest tile take half as
+// long again.
+class RowGroups {
+ public:
+  explicit RowGroups(int64_t rows = 0)
+      : rows_(rows), count_(ceil_div(rows, kGroup)), high_(count_) {
+    const int64_t left = rows - (count_ - 1) * kGroup;
+    if (count_ > 1 && left <= kRest) high_ -= 2;
+  }
+  int64_t count() const { return count_; }
+  // The first row of group g; row(count()) is that after the last one, or higher.
+  int64_t row(int64_t g) const {
+    return g <= high_ ? g * kGroup : high_ * kGroup + (g - high_) * kShort;
+  }
+  int64_t end(int64_t g) const { return std::min(rows_, row(g + 1)); }
+  // The rows of group g with those that pad the last one.
+  int64_t padded(int64_t g) const { return round_up(end(g) - row(g), kRest); }
+
+ private:
+  int64_t rows_, count_, high_;  // the first `high_` groups have kGroup rows
+};
 
 // ------------------------------------------------------------------------------------- products
 
@@ -56,7 +81,8 @@ inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
 #define LONGSPAN_ROWS_2(X) X(0) X(1)
 #define LONGSPAN_ROWS_4(X) LONGSPAN_ROWS_2(X) X(2) X(3)
 #define LONGSPAN_ROWS_6(X) LONGSPAN_ROWS_4(X) X(4) X(5)
-#define LONGSPAN_ROWS_12(X) LONGSPAN_ROWS_6(X) X(6) X(7) X(8) X(9) X(10) X(11)
+#define LONGSPAN_ROWS_8(X) LONGSPAN_ROWS_6(X) X(6) X(7)
+#define LONGSPAN_ROWS_12(X) LONGSPAN_ROWS_8(X) X(8) X(9) X(10) X(11)
 // clang-format on
 
 // A contiguous range of k of a product: `count` of them. Its columns of A start at a[a], its rows
@@ -120,9 +146,11 @@ std::vector<InnerRange> over_panels(int64_t width, int64_t a_panel) {
   }
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 LONGSPAN_PRODUCT(product_group, LONGSPAN_ROWS_12)
+LONGSPAN_PRODUCT(product_short, LONGSPAN_ROWS_8)
 LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_4)
 #else
 LONGSPAN_PRODUCT(product_group, LONGSPAN_ROWS_6)
+LONGSPAN_PRODUCT(product_short, LONGSPAN_ROWS_4)
 LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 #endif
 #undef LONGSPAN_PRODUCT
@@ -133,6 +161,7 @@ LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 #undef LONGSPAN_ROWS_2
 #undef LONGSPAN_ROWS_4
 #undef LONGSPAN_ROWS_6
+#undef LONGSPAN_ROWS_8
 #undef LONGSPAN_ROWS_12
 
 // Computes one panel of columns for `rows` rows; a and c are padded to rows rounded up to kRest.
@@ -140,14 +169,20 @@ template <int kVectors, int64_t kRowStride, class T>
 HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, const T* b,
                           std::span<const InnerRange> over, T* c, int64_t ldc, bool add,
                           int64_t second = kLanes<T>) {
-  int64_t r = 0;
-  for (; r + kGroup <= rows; r += kGroup) {
-    product_group<kVectors, kRowStride>(a + r * kRowStride, step, b, second, over, c + r * ldc, ldc,
-                                        add);
-  }
-  for (; r < rows; r += kRest) {
-    product_rest<kVectors, kRowStride>(a + r * kRowStride, step, b, second, over, c + r * ldc, ldc,
-                                       add);
+  for (int64_t r = 0; r < rows;) {  // as RowGroups, but without divisions
+    const int64_t left = rows - r;
+    const T* const from = a + r * kRowStride;
+    T* const to = c + r * ldc;
+    if (left > kShort && (left <= kGroup || left > kGroup + kRest)) {
+      product_group<kVectors, kRowStride>(from, step, b, second, over, to, ldc, add);
+      r += kGroup;
+    } else if (left > kRest) {
+      product_short<kVectors, kRowStride>(from, step, b, second, over, to, ldc, add);
+      r += kShort;
+    } else {
+      product_rest<kVectors, kRowStride>(from, step, b, second, over, to, ldc, add);
+      r += kRest;
+    }
   }
 }
 

@@ -26,8 +26,8 @@ namespace {
 // ------------------------------------------------------------------------------------ visibility
 
 // Visible keys of the rows of a tile: row r sees lo[r] <= j < hi[r], all relative to one origin.
-// Groups of kGroup rows store the union [first, last), empty if first >= last, and the intersection
-// [inner, outer), empty if some row sees nothing.
+// Each of its RowGroups stores the union [first, last), empty if first >= last, and the
+// intersection [inner, outer), empty if some row sees nothing.
 struct Visible {
   int32_t lo[kTileRows], hi[kTileRows];
   int32_t first[kMaxGroups], last[kMaxGroups];
@@ -40,13 +40,13 @@ struct Visible {
 };
 
 // Fills in what follows from lo and hi, without branches, so that compilers vectorize it.
-inline void unite(int64_t rows, Visible& v) {
+inline void unite(const RowGroups& groups, int64_t rows, Visible& v) {
   constexpr int32_t kFar = std::numeric_limits<int32_t>::max();
   v.all_first = kFar;
   v.all_last = 0;
-  for (int64_t g = 0; g * kGroup < rows; ++g) {
+  for (int64_t g = 0; g < groups.count(); ++g) {
     int32_t first = kFar, last = 0, inner = 0, outer = kFar;
-    for (int64_t r = g * kGroup; r < std::min(rows, (g + 1) * kGroup); ++r) {
+    for (int64_t r = groups.row(g); r < groups.end(g); ++r) {
       const int32_t lo = v.lo[r], hi = v.hi[r];
       first = std::min(first, lo < hi ? lo : kFar);
       last = std::max(last, lo < hi ? hi : 0);
@@ -71,7 +71,8 @@ inline void unite(int64_t rows, Visible& v) {
 }
 
 // Clips to the block of keys [origin, origin + keys), with indices relative to its origin.
-inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
+inline void clip(const Visible& all, const RowGroups& groups, int64_t rows, int64_t origin,
+                 int64_t keys, Visible& v) {
   const int32_t from = static_cast<int32_t>(origin);
   const int32_t n = static_cast<int32_t>(keys);
   const auto inside = [from, n](int32_t key) { return std::min(std::max(key - from, 0), n); };
@@ -85,7 +86,7 @@ inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys,
     differ |= (lo ^ first_lo) | (hi ^ first_hi);
   }
   v.alike = differ == 0;
-  unite(rows, v);
+  unite(groups, rows, v);
 }
 
 // Makes keys [k0, k1) of a block, relative to its origin, visible to every row.
@@ -93,7 +94,7 @@ inline void show_all(int64_t rows, int64_t k0, int64_t k1, Visible& v) {
   const auto first = static_cast<int32_t>(k0), last = static_cast<int32_t>(k1);
   std::fill_n(v.lo, rows, first);
   std::fill_n(v.hi, rows, last);
-  const int64_t groups = ceil_div(rows, kGroup);
+  const int64_t groups = RowGroups(rows).count();
   for (int32_t* lo : {v.first, v.inner}) std::fill_n(lo, groups, first);
   for (int32_t* hi : {v.last, v.outer}) std::fill_n(hi, groups, last);
   v.all_first = first;
@@ -217,10 +218,10 @@ HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange&
   for (int64_t r = 0; skip && r < rows; ++r) {
     if (skips(r)) all.lo[r] = all.hi[r] = 0;
   }
-  unite(rows, all);
-  const int64_t groups = ceil_div(rows, kGroup);
-  const int64_t inner = *std::max_element(all.inner, all.inner + groups);
-  const int64_t outer = *std::min_element(all.outer, all.outer + groups);
+  const RowGroups groups(rows);
+  unite(groups, rows, all);
+  const int64_t inner = *std::max_element(all.inner, all.inner + groups.count());
+  const int64_t outer = *std::min_element(all.outer, all.outer + groups.count());
   for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
     KeySpan& span = visit.open();
     span.origin = block * kBlock;
@@ -229,7 +230,7 @@ HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange&
     if (inner <= span.origin && span.origin + keys <= outer) {
       show_all(rows, 0, keys, span.seen);
     } else {
-      clip(all, rows, span.origin, keys, span.seen);
+      clip(all, groups, rows, span.origin, keys, span.seen);
     }
     if (span.seen.all_first < span.seen.all_last) f(span);
   }
@@ -255,8 +256,8 @@ HWY_INLINE void zero_vectors(T* s, int64_t at, int64_t vectors) {
 }
 
 // Computes vectors v and v + 1 of a visit's columns (those below `vectors` whose keys group g
-// sees): rows x, as panels [panels][kTileRows][NR], times the keys' columns in `packed`; `over` is
-// over_panels() of their width. Rows of scores are kStride apart.
+// sees): the group's rows x, as panels [panels][kTileRows][NR], times the keys' columns in
+// `packed`; `over` is over_panels() of their width. Rows of scores are kStride apart.
 template <int64_t kStride, class T>
 HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, int64_t g,
                              int64_t rows, const T* x, const T* packed, int64_t width,
@@ -271,7 +272,6 @@ HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, 
     const int64_t key = span.at + first;
     b[i] = packed + (key / N * N * width + key % N);
   }
-  x += g * kGroup * N;
   if (b[0] != nullptr && b[1] != nullptr) {
     product<2, N>(rows, x, 1, b[0], over, scores + v * V, kStride, false, b[1] - b[0]);
   } else if (b[0] != nullptr || b[1] != nullptr) {

@@ -119,35 +119,42 @@ Words of(const std::string& model, const std::string& length, const std::string&
 
 const std::string narrow = "model.d_model=64";
 
+std::string name_of(const testing::TestParamInfo<Shape>& of) {
+  std::string name = fmt::format("{}_{}_{}", of.index, of.param.options[1], of.param.memory);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
 // Layouts need most where heads are strided; validation of 4,096 tokens at a time would need most
 // where steps are short; of models with a memory where they keep what they project; and pictures
 // where trees are small.
 INSTANTIATE_TEST_SUITE_P(
     Budgets, WholeRuns,
     testing::Values(
-        Shape{"standard", of("local_transformer", "1024", "1")},
-        Shape{"standard", of("longformer_lm", "1024", "1")},
         Shape{"standard", of("sparse_transformer", "1024", "1")},
-        Shape{"standard", of("transformer", "128", "1", {"model.n_layer=4"})},
-        Shape{"checkpoint", of("transformer", "96", "1", {narrow})},
         Shape{"reversible", of("transformer", "96", "2", {narrow, "accumulate=2"})},
-        Shape{"standard", of("transformer", "48", "1", {narrow, "accumulate=11"})},
         Shape{"lean", of("transformer", "60", "1", {narrow, "optimizer.update_period=2"})},
         Shape{"checkpoint",
               of("transformer_xl", "512", "1", {"model.d_model=32", "model.n_layer=12"})},
-        Shape{"standard", of("compressive", "32", "2", {narrow, "optimizer.clip=0.25"})},
-        Shape{"checkpoint", of("expire_span", "64", "1", {narrow})},
-        Shape{"standard", of("adaptive_span", "64", "1", {narrow})},
-        Shape{"checkpoint:2", of("reformer", "128", "1", {narrow})},
         Shape{"selective", of("routing", "128", "1", {narrow, "optimizer.name=adafactor"})},
-        Shape{"checkpoint", of("bp_transformer", "200", "1", {narrow})},
-        Shape{"standard", of("bigbird", "256", "1", {narrow})},
         Shape{"standard", of("transformer", "64", "1", {"model.precision=bf16", narrow})}),
-    [](const auto& of) {
-      std::string name = fmt::format("{}_{}_{}", of.index, of.param.options[1], of.param.memory);
-      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-      return name;
-    });
+    name_of);
+
+INSTANTIATE_TEST_SUITE_P(
+    SlowBudgets, WholeRuns,
+    testing::Values(Shape{"standard", of("local_transformer", "1024", "1")},
+                    Shape{"standard", of("longformer_lm", "1024", "1")},
+                    Shape{"standard", of("transformer", "128", "1", {"model.n_layer=4"})},
+                    Shape{"checkpoint", of("transformer", "96", "1", {narrow})},
+                    Shape{"standard", of("transformer", "48", "1", {narrow, "accumulate=11"})},
+                    Shape{"standard",
+                          of("compressive", "32", "2", {narrow, "optimizer.clip=0.25"})},
+                    Shape{"checkpoint", of("expire_span", "64", "1", {narrow})},
+                    Shape{"standard", of("adaptive_span", "64", "1", {narrow})},
+                    Shape{"checkpoint:2", of("reformer", "128", "1", {narrow})},
+                    Shape{"checkpoint", of("bp_transformer", "200", "1", {narrow})},
+                    Shape{"standard", of("bigbird", "256", "1", {narrow})}),
+    name_of);
 
 // Documents have the tokens of their sentences, 30 of 11 at most here, whatever --length says.
 TEST(Limits, OfDocumentsFollowTheirSentences) {

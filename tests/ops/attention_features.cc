@@ -435,6 +435,22 @@ TEST(AttentionFeatures, EqualsMaskedOracleBf16) {
   }
 }
 
+// Heads of several panels, in tiles lower than the highest.
+TEST(AttentionFeatures, RelationsOfWideHeads) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const int64_t length : {16, 40, 100}) {
+      for (const int64_t batch : {1, 2}) {  // with two samples, one pass over whole heads
+        Problem x = problem({batch, kHeads, length, length, 70, 40},
+                            [](int64_t i, int64_t j) { return j <= i && i - j < 12; });
+        add_relations(x, {11, 0}, true, true, true, false);
+        x.relation_query = random_values(batch * kHeads * length * 70, 31);
+        expect_near(run(x, patterns::local(12), dtype), solve(x), dtype,
+                    fmt::format("L {} B {}", length, batch));
+      }
+    }
+  }
+}
+
 TEST(AttentionFeatures, ManyBlocks) {
   for (const Feature& f : features()) {
     const Case c = f.make(620, 2);

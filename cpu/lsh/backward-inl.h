@@ -143,7 +143,6 @@ class LshBackward {
     for (tile_ = 0; tile_ < all; tile_ += kTileRows) {
       rows_ = std::min(kTileRows, all - tile_);
       padded_ = round_up(rows_, kRest);
-      groups_ = RowGroups(rows_);
       const auto scale = static_cast<T>(data_.in.rule.scale * kLog2E);
       finite_rows_ = pack_rows(q_, begin_ + tile_, rows_, padded_, scale, q_rows_, kTileRows);
       finite_rows_ = pack_rows(dout_, begin_ + tile_, rows_, padded_, T{1}, out_rows_, kTileRows) &&
@@ -171,33 +170,35 @@ class LshBackward {
     prefetcher_.add(v, std::min(end + keys, length), std::min(next + keys, length));
     prefetcher_.add(dout_, end, next);
     if (chunk_.round == 0) prefetcher_.add(out_, end, next);
-    prefetcher_.spread(groups_.count() * (ceil_div(data_.head.window(), N) + keys_.width_panels));
+    prefetcher_.spread(ceil_div(rows_, kGroup) *
+                       (ceil_div(data_.head.window(), N) + keys_.width_panels));
   }
 
   // Processes one score tile.
   void visit(std::span<LshPiece> pieces, LshSight<T>& sight) {
     ranges_.resize(pieces.size() * kMaxGroups);
-    for (int64_t g = 0; g < groups_.count(); ++g) {
-      const int64_t first = groups_.row(g), end = groups_.end(g);
+    for (int64_t first = 0; first < rows_; first += kGroup) {
+      const int64_t count = std::min(kGroup, rows_ - first);
       for (LshPiece& p : pieces) {
-        keys_.narrow(p, chunk_, tile_ + first, tile_ + end);
-        ranges_[static_cast<size_t>((&p - pieces.data()) * kMaxGroups + g)] = {p.from, p.to};
-        if (!p.empty()) multiply(g, p);
+        keys_.narrow(p, chunk_, tile_ + first, tile_ + first + count);
+        ranges_[static_cast<size_t>(&p - pieces.data()) * kMaxGroups + first / kGroup] = {p.from,
+                                                                                          p.to};
+        if (!p.empty()) multiply(first, p);
       }
-      for (int64_t i = first; i < end; ++i) weigh(i, pieces, sight);
-      for (int64_t i = end; i < round_up(end, kRest); ++i) {
+      for (int64_t i = first; i < first + count; ++i) weigh(i, pieces, sight);
+      for (int64_t i = first + count; i < round_up(first + count, kRest); ++i) {
         for (const LshPiece& p : pieces) clear_columns(i, p, 0, ceil_div(p.count, V));
       }
-      multiply_keys(g, pieces);
+      multiply_keys(first, pieces);
     }
     for (size_t n = 0; n < pieces.size(); ++n) {
       multiply_queries(pieces[n], std::span(ranges_).subspan(n * kMaxGroups));
     }
   }
 
-  // S = scale log2(e) Q K^T and dP = dO V^T of group g.
-  void multiply(int64_t g, const LshPiece& p) {
-    const int64_t first = groups_.row(g), rows = groups_.padded(g);
+  // S = scale log2(e) Q K^T and dP = dO V^T of a group of rows.
+  void multiply(int64_t first, const LshPiece& p) {
+    const int64_t rows = std::min(kGroup, padded_ - first);
     for (int64_t j = p.from / N * N; j < p.to; j += N) {
       const int64_t key = p.entry * keys_.padded + p.first + j;
       const int64_t at = first * kScoreStride + p.column + j;
@@ -278,38 +279,37 @@ class LshBackward {
     }
   }
 
-  // dQ += dS K of group g.
-  void multiply_keys(int64_t g, std::span<const LshPiece> pieces) {
+  // dQ += dS K of a group of rows.
+  void multiply_keys(int64_t first, std::span<const LshPiece> pieces) {
     over_keys_.clear();
     for (const LshPiece& p : pieces) {
       if (p.empty()) continue;
       if (!keys_.finite(p.entry)) {
-        multiply_key_ranges(g);
-        multiply_keys_seen(g, p);
+        multiply_key_ranges(first);
+        multiply_keys_seen(first, p);
         continue;
       }
       over_keys_.push_back(
           {p.column + p.from, (p.entry * keys_.padded + p.first + p.from) * N, p.to - p.from});
     }
-    multiply_key_ranges(g);
+    multiply_key_ranges(first);
   }
-  void multiply_key_ranges(int64_t g) {
+  void multiply_key_ranges(int64_t first) {
     if (over_keys_.empty()) return;
-    const int64_t first = groups_.row(g);
     for (int64_t p = 0; p < keys_.width_panels; ++p) {
-      product<2, kScoreStride, T>(groups_.padded(g), dscores_ + first * kScoreStride, 1,
+      product<2, kScoreStride, T>(std::min(kGroup, padded_ - first),
+                                  dscores_ + first * kScoreStride, 1,
                                   keys_.key_rows + p * stride() * N, over_keys_,
                                   tile_sums_ + (p * kTileRows + first) * N, N, true);
       prefetcher_.step();
     }
     over_keys_.clear();
   }
-  HWY_NOINLINE void multiply_keys_seen(int64_t g, const LshPiece& piece) {
-    const int64_t first = groups_.row(g);
+  HWY_NOINLINE void multiply_keys_seen(int64_t first, const LshPiece& piece) {
     const int64_t key = piece.entry * keys_.padded + piece.first + piece.from;
     const T* const ds = dscores_ + first * kScoreStride + piece.column + piece.from;
     for (int64_t p = 0; p < keys_.width_panels; ++p) {
-      product_of_seen(groups_.end(g) - first, ds, kScoreStride, 1,
+      product_of_seen(std::min(kGroup, rows_ - first), ds, kScoreStride, 1,
                       keys_.key_rows + (p * stride() + key) * N, piece.to - piece.from,
                       tile_sums_ + (p * kTileRows + first) * N, N,
                       [ds](int64_t r, int64_t k) { return ds[r * kScoreStride + k] != T{0}; });
@@ -320,22 +320,20 @@ class LshBackward {
   // of them.
   void multiply_queries(const LshPiece& p, std::span<const Range> groups) {
     int64_t begin = p.count, end = 0;
-    for (int64_t g = 0; g < groups_.count(); ++g) {
+    for (int64_t g = 0; g * kGroup < rows_; ++g) {
       const Range& seen = groups[static_cast<size_t>(g)];
       if (seen.from >= seen.to) continue;
       begin = std::min(begin, seen.from);
       end = std::max(end, seen.to);
     }
-    begin = begin / kRest * kRest;
-    const RowGroups keys(std::max<int64_t>(0, end - begin));
-    for (int64_t n = 0; n < keys.count(); ++n) {
-      const int64_t j = begin + keys.row(n), m = keys.end(n) - keys.row(n);
+    for (int64_t j = begin / kRest * kRest; j < end; j += kGroup) {
+      const int64_t m = std::min(kGroup, end - j);
       int64_t from = rows_, to = 0;
-      for (int64_t g = 0; g < groups_.count(); ++g) {
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
         const Range& seen = groups[static_cast<size_t>(g)];
         if (seen.from >= seen.to || seen.from >= j + m || seen.to <= j) continue;
-        from = std::min(from, groups_.row(g));
-        to = groups_.end(g);
+        from = std::min(from, g * kGroup);
+        to = std::min(rows_, (g + 1) * kGroup);
       }
       if (from >= to) continue;
       const int64_t at = from * kScoreStride + p.column + j;
@@ -428,7 +426,6 @@ class LshBackward {
   std::vector<Range> ranges_;  // keys of each piece that each group of rows may see
   LshChunk chunk_{};
   int64_t begin_ = 0, tile_ = 0, rows_ = 0, padded_ = 0;
-  RowGroups groups_;
   bool finite_rows_ = true;
 };
 

@@ -84,12 +84,11 @@ class LshForward {
       begin_ = chunk * data_.in.rule.chunk;
       rows_ = data_.head.chunk_end(chunk) - begin_;
       padded_ = round_up(rows_, kRest);
-      groups_ = RowGroups(rows_);
       keys_.enter(chunk_, leave);
       prefetch_next();
       begin();
       LshSight<T> sight(data_, chunk_);
-      for (int64_t g = 0; g < groups_.count(); ++g) {
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
         for (int64_t n = 0; n < keys_.blocks_count(); ++n) attend(g, keys_.block(n), sight);
       }
       finish();
@@ -117,7 +116,8 @@ class LshForward {
     prefetcher_.add(q_, from, to);
     prefetcher_.add(v_, from, to);
     prefetcher_.add(target_, end, next);
-    prefetcher_.spread(groups_.count() * (ceil_div(data_.head.window(), N) + keys_.value_panels));
+    prefetcher_.spread(ceil_div(rows_, kGroup) *
+                       (ceil_div(data_.head.window(), N) + keys_.value_panels));
   }
 
   void begin() {
@@ -140,7 +140,7 @@ class LshForward {
   }
 
   void attend(int64_t g, std::span<LshPiece> pieces, LshSight<T>& sight) {
-    const int64_t first = groups_.row(g), count = groups_.end(g) - first;
+    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
     bool any = false;
     for (LshPiece& p : pieces) {
       keys_.narrow(p, chunk_, first, first + count);
@@ -154,8 +154,8 @@ class LshForward {
 
   // S = scale log2(e) Q K^T of group g.
   void multiply_keys(int64_t g, std::span<const LshPiece> pieces) {
-    const int64_t rows = groups_.padded(g);
-    const T* const q = q_rows_ + groups_.row(g) * N;
+    const int64_t rows = std::min(kGroup, padded_ - g * kGroup);
+    const T* const q = q_rows_ + g * kGroup * N;
     for (const LshPiece& p : pieces) {
       if (p.empty()) continue;
       for (int64_t j = p.from / N * N; j < p.to; j += N) {
@@ -264,9 +264,9 @@ class LshForward {
   void multiply_key_ranges(int64_t g) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < keys_.value_panels; ++p) {
-      product<2, kLshStride, T>(groups_.padded(g), scores_, 1,
+      product<2, kLshStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
                                 keys_.value_rows + p * keys_.entries * keys_.padded * N, over_keys_,
-                                sums_ + (p * keys_.padded + groups_.row(g)) * N, N, true);
+                                sums_ + (p * keys_.padded + g * kGroup) * N, N, true);
       prefetcher_.step();
     }
     over_keys_.clear();
@@ -274,10 +274,10 @@ class LshForward {
 
   // Does the same for nonfinite values: values of hidden keys must not contribute.
   HWY_NOINLINE void multiply_values_seen(int64_t g, const LshPiece& piece) {
-    const int64_t row = groups_.row(g), key = piece.entry * keys_.padded + piece.first + piece.from;
+    const int64_t row = g * kGroup, key = piece.entry * keys_.padded + piece.first + piece.from;
     const T* const s = scores_ + piece.column + piece.from;
     for (int64_t p = 0; p < keys_.value_panels; ++p) {
-      product_of_seen(groups_.end(g) - row, s, kLshStride, 1,
+      product_of_seen(std::min(kGroup, rows_ - row), s, kLshStride, 1,
                       keys_.value_rows + (p * keys_.entries * keys_.padded + key) * N,
                       piece.to - piece.from, sums_ + (p * keys_.padded + row) * N, N,
                       [s](int64_t r, int64_t k) { return s[r * kLshStride + k] != T{0}; });
@@ -326,7 +326,6 @@ class LshForward {
   std::vector<InnerRange> over_keys_;
   LshChunk chunk_{};
   int64_t begin_ = 0, rows_ = 0, padded_ = 0;
-  RowGroups groups_;
 };
 
 /// Processes one head after the other, or several at a time if there are enough for all threads;

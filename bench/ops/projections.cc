@@ -1,5 +1,6 @@
 // Queries, keys and values: as three products, as layers compute them, and as one product with the
-// three weights in one tensor, which is what joining them could save at most.
+// three weights in one tensor, which is what joining them could save at most. It is too little for
+// weights that share a tensor: bench/results/projections_*.jsonl.
 
 #include <fmt/format.h>
 

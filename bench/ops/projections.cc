@@ -1,6 +1,6 @@
-// Queries, keys and values: as three products, as layers compute them, and as one product with the
-// three weights in one tensor, which is what joining them could save at most. It is too little for
-// weights that share a tensor: bench/results/projections_*.jsonl.
+// Queries, keys and values: as three products, which is what layers compute, and as one product
+// with the three weights in one tensor, which shows how much a joint product could save at most.
+// That was too little to store the weights so: bench/results/projections_*.jsonl.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,8 @@
 namespace longspan::bench {
 namespace {
 
-/// The rows, which are a result of another op as those of a layer are, and their projections.
+/// Projections of rows that another op computed, as a layer's input is: then the gradients of
+/// several products are added while they are stored.
 struct Projections {
   std::vector<Tensor> leaves, y, dy;
 };

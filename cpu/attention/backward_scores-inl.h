@@ -114,8 +114,8 @@ struct BackwardContext {
   const int64_t width_panels = ceil_div(width, N), value_panels = ceil_div(value_width, N);
   // Keys of a step: as many as fit in the L2 cache together with their gradients.
   const int64_t step = std::max(width, value_width) <= 64 ? 2 * kBlock : kBlock;
-  // Rows of dQ of the largest tile, and its elements. Tiles of small blocks are much lower than
-  // kTileRows, and thousands of them can be in flight.
+  // Rows and elements of dQ of the task's largest tile. Tiles of small blocks have far fewer rows
+  // than kTileRows, and thousands of them can be in flight.
   const int64_t sum_rows = largest_tile(), tile_size = width_panels * sum_rows * N;
 
   const bool relation_query = static_cast<bool>(in.inputs.relation_query);

@@ -52,9 +52,9 @@ inline constexpr int64_t kShort = 2 * kRest;
 inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
 static_assert(kGroup + kRest == 2 * kShort);
 
-// How rows are divided into register tiles: groups of kGroup rows, and one of what is left. Where
-// that were kRest rows, the last two groups have kShort each: rows of the lowest tile take half as
-// long again.
+// How rows are divided into groups, one register tile each: kGroup rows in all but the last group.
+// If the last one would have kRest rows, the last two have kShort rows each instead, because a row
+// of a tile of kRest rows takes half as long again as a row of a higher tile.
 class RowGroups {
  public:
   explicit RowGroups(int64_t rows = 0)

@@ -435,7 +435,7 @@ TEST(AttentionFeatures, EqualsMaskedOracleBf16) {
   }
 }
 
-// Heads of several panels, in tiles lower than the highest.
+// Heads wider than a panel, in tiles of fewer rows than a tile can have.
 TEST(AttentionFeatures, RelationsOfWideHeads) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const int64_t length : {16, 40, 100}) {

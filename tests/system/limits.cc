@@ -127,7 +127,7 @@ std::string name_of(const testing::TestParamInfo<Shape>& of) {
 
 // Layouts need most where heads are strided; validation of 4,096 tokens at a time would need most
 // where steps are short; of models with a memory where they keep what they project; and pictures
-// where trees are small.
+// where trees are small. What the first table leaves out is in the second, a slow one.
 INSTANTIATE_TEST_SUITE_P(
     Budgets, WholeRuns,
     testing::Values(

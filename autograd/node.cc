@@ -119,7 +119,7 @@ void Node::fail_saved(int i) const {
                       released ? "; or this graph has been used up by a backward() before" : "");
 }
 
-void Node::save(std::initializer_list<Tensor> tensors) {
+void Node::save(std::span<const Tensor> tensors) {
   saved_.reserve(saved_.size() + tensors.size());
   for (const Tensor& t : tensors) saved_.emplace_back(t, name);
 }

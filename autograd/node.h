@@ -102,7 +102,10 @@ struct Node {
     if (static_cast<size_t>(i) >= saved_.size()) fail_saved(i);
     return saved_[static_cast<size_t>(i)].get(name);
   }
-  void save(std::initializer_list<Tensor> tensors);
+  void save(std::span<const Tensor> tensors);
+  void save(std::initializer_list<Tensor> tensors) {
+    save(std::span(tensors.begin(), tensors.size()));
+  }
 
  protected:
   std::vector<SavedTensor> saved_;

@@ -62,23 +62,29 @@ SaveList save(const T&... tensors) {
 
 namespace autograd {
 
-/// Returns the N results of an expensive op: computed, or, if a checkpoint scope is being
-/// recomputed, those that it saved. A recomputation that needs nothing beyond what the op saves
-/// stops here. For this last case, `saved` lists what record() will save, if that is known before
-/// the results.
-template <size_t N, class Compute>
-std::array<Tensor, N> reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs,
-                                         const SaveList& saved, Compute compute) {
+/// Returns the results of an expensive op, `count` of them: computed, or, if a checkpoint scope is
+/// being recomputed, those that it saved. A recomputation that needs nothing beyond what
+/// the op saves stops here. For this last case, `saved` lists what the op's node will save, if that
+/// is known before the results.
+template <class Many, class Compute>
+Many reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs, const SaveList& saved,
+                        size_t count, Compute compute) {
   CheckpointScope* const scope = CheckpointScope::current();
   if (scope == nullptr || !wants_graph(inputs)) return compute();
   const auto saves = std::span(saved.tensors).first(static_cast<size_t>(saved.count));
   scope->offer(op, saves);
-  std::array<Tensor, N> results;
+  Many results;
+  if constexpr (requires { results.resize(count); }) results.resize(count);
   for (Tensor& y : results) y = scope->recall(op);
   if (results[0]) return results;
   results = compute();
   for (const Tensor& y : results) scope->remember(op, y, saves);
   return results;
+}
+template <size_t N, class Compute>
+std::array<Tensor, N> reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs,
+                                         const SaveList& saved, Compute compute) {
+  return reuse_or_recompute<std::array<Tensor, N>>(op, inputs, saved, N, compute);
 }
 
 /// The node of an op whose backward is a plain function.
@@ -86,12 +92,6 @@ template <class F>
 struct PlainNode final : Node {
   PlainNode(std::string_view op, F f) : Node(op), function(f) {}
   Grads backward(std::span<const Tensor> dy) override { return function(Context(*this), dy[0]); }
-  void keep(const SaveList& list) {
-    saved_.reserve(static_cast<size_t>(list.count));
-    for (int i = 0; i < list.count; ++i) {
-      saved_.emplace_back(list.tensors[static_cast<size_t>(i)], name);
-    }
-  }
   F function;
 };
 
@@ -123,7 +123,7 @@ Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor 
   if (!autograd::wants_graph(in)) return output;
   try {
     auto node = std::make_shared<autograd::PlainNode<F>>(op, backward);
-    node->keep(saved);
+    node->save(std::span(saved.tensors).first(static_cast<size_t>(saved.count)));
     Tensor* const made[] = {&output};
     autograd::attach(node, in, made);
   } catch (const std::bad_alloc&) {

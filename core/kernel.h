@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <new>
+#include <ranges>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -51,6 +52,11 @@ class KernelBase {
   void note_recorded(Device device, uint64_t sum) const;
 
   template <class T>
+  static constexpr bool has_tensors = std::is_class_v<T>&& requires(const T& t) {
+    T::visit_tensors([](auto&) {}, t);
+  };
+
+  template <class T>
   static void mix(uint64_t& sum, const T& argument) {
     if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
       uint64_t bits = 0;
@@ -62,6 +68,12 @@ class KernelBase {
       sum = (sum ^ bits) * 0x100000001B3u;
     } else if constexpr (requires { argument.numel(); }) {
       sum = (sum ^ static_cast<uint64_t>(argument.numel())) * 0x100000001B3u;
+    } else if constexpr (has_tensors<T>) {
+      T::visit_tensors([&](const auto& view) { mix(sum, view); }, argument);
+      if constexpr (requires { argument.epilogue; }) mix(sum, argument.epilogue);
+      if constexpr (requires { argument.accumulate; }) mix(sum, argument.accumulate);
+    } else if constexpr (std::ranges::range<T>) {
+      for (const auto& one : argument) mix(sum, one);
     }
   }
 
@@ -73,9 +85,10 @@ class KernelBase {
       const int64_t last = rank > 0 ? argument.shape[rank - 1] : 1;
       const int64_t n = argument ? argument.numel() : 0;
       all.push_back({n, last, n * static_cast<int64_t>(size_of(argument.dtype))});
-    } else if constexpr (std::is_class_v<T> &&
-                         requires { T::visit_tensors([](auto&) {}, argument); }) {
+    } else if constexpr (has_tensors<T>) {
       T::visit_tensors([&](const auto& view) { add_operands(all, view); }, argument);
+    } else if constexpr (std::ranges::range<T>) {
+      for (const auto& one : argument) add_operands(all, one);
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -414,8 +415,15 @@ void matmul(ConstView a, ConstView b, View c, const kernels::Epilogue& e) {
   }
 }
 
+void products(std::span<const kernels::Product> all) {
+  for (const kernels::Product& p : all) matmul(p.a, p.b, p.c, p.epilogue);
+}
+
 }  // namespace
 
-void register_matmul() { kernels::matmul.set(DeviceKind::cuda, matmul); }
+void register_matmul() {
+  kernels::matmul.set(DeviceKind::cuda, matmul);
+  kernels::products.set(DeviceKind::cuda, products);
+}
 
 }  // namespace longspan::cuda

@@ -30,6 +30,10 @@ struct EdgeRows {
 
   /// Returns the rows that are computed: x [B, N, D] -> [B, rows, D].
   Tensor of(const Tensor& x) const;
+  /// Whether these are all rows of x, in order.
+  bool all_of(const Tensor& x) const {
+    return !ids && (count < 0 || (first == 0 && count == x.dim(1)));
+  }
 };
 
 /// The layouts of the layers of edge attention (nn/attention/edge_multi_head.h) in a model, which

@@ -43,6 +43,15 @@ Linear Linear::detached() const {
   return constant;
 }
 
+std::vector<Tensor> forward_each(const Tensor& x, std::span<const Linear* const> layers) {
+  std::vector<Projection> to;
+  for (const Linear* layer : layers) {
+    const Linear same = layer->as(x.dtype());
+    to.push_back({same.weight, same.bias});
+  }
+  return projections(x, to);
+}
+
 Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)
     : weight(init.at("weight").make({rows, width}, scheme)) {}
 

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "nn/fields.h"
 #include "nn/init.h"
@@ -32,6 +36,16 @@ struct Linear : Module {
   Tensor weight;  ///< [out, in]
   Tensor bias;    ///< [out], or undefined
 };
+
+/// Returns layer->forward(x) for each of the layers, by one op: projections() (ops/matmul.h).
+std::vector<Tensor> forward_each(const Tensor& x, std::span<const Linear* const> layers);
+template <std::same_as<Linear>... Layers>
+std::array<Tensor, sizeof...(Layers)> forward_each(const Tensor& x, const Layers&... layers) {
+  std::array<Tensor, sizeof...(Layers)> results;
+  std::ranges::move(forward_each(x, std::array<const Linear*, sizeof...(Layers)>{&layers...}),
+                    results.begin());
+  return results;
+}
 
 /// An embedding table.
 struct Embedding : Module {

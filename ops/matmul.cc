@@ -1,7 +1,12 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "autograd/checkpoint_scope.h"
 #include "autograd/record.h"
@@ -126,20 +131,29 @@ Tensor joined_weight_gradient(const Tensor& weight, const Tensor& dy, const Tens
   return dw;
 }
 
-/// Sets grads[i] and grads[i + 1], the gradients of the weight and the bias of a layer with the
-/// rows x of inputs, where they are wanted.
-void set_parameter_gradients(const Context& c, int i, const Tensor& dy, const Tensor& x,
-                             const Tensor& weight, Grads& grads) {
+/// Makes grads[i] and grads[i + 1], the gradients of the weight and the bias of a layer with the
+/// rows x of inputs, where they are wanted. Returns the product that sets them, if the weight's is;
+/// that of a bias alone is set here.
+std::optional<kernels::Product> parameter_gradients(const Context& c, int i, const Tensor& dy,
+                                                    const Tensor& x, const Tensor& weight,
+                                                    Grads& grads) {
   Tensor &dw = grads[static_cast<size_t>(i)], &db = grads[static_cast<size_t>(i + 1)];
   if (c.wants(i + 1)) db = Tensor::empty({weight.dim(0)}, weight.dtype(), weight.device());
-  if (c.wants(i)) {
-    dw = Tensor::like(weight);
-    kernels::Epilogue epilogue;
-    if (db) epilogue.a_sums = db.mut();
-    kernels::matmul(dw.device(), swap_last(dy.view()), x.view(), dw.mut(), epilogue);
-  } else if (db) {
-    kernels::sum_rows(db.device(), dy.view(), db.mut());
+  if (!c.wants(i)) {
+    if (db) kernels::sum_rows(db.device(), dy.view(), db.mut());
+    return {};
   }
+  dw = Tensor::like(weight);
+  std::optional<kernels::Product> p({.a = swap_last(dy.view()), .b = x.view(), .c = dw.mut()});
+  if (db) p->epilogue.a_sums = db.mut();
+  return p;
+}
+
+/// Sets grads[i] and grads[i + 1], as above.
+void set_parameter_gradients(const Context& c, int i, const Tensor& dy, const Tensor& x,
+                             const Tensor& weight, Grads& grads) {
+  const auto p = parameter_gradients(c, i, dy, x, weight, grads);
+  if (p) kernels::matmul(weight.device(), p->a, p->b, p->c, p->epilogue);
 }
 
 void require_features(std::string_view op, const Tensor& x, const Tensor& weight) {
@@ -178,6 +192,12 @@ void require_onto(std::string_view op, const Tensor& onto, const Shape& shape, c
   require_same_dtype(op, {"x", x}, {"onto", onto});
   require_same_device(op, {"x", x}, {"onto", onto});
   require_shape(op, onto, shape, "onto");
+}
+
+/// Returns x with its last axis in `width` columns.
+Shape with_last(Shape shape, int64_t width) {
+  shape[shape.rank() - 1] = width;
+  return shape;
 }
 
 /// rows W^T (+ b), and then what the epilogue says: [rows, out].
@@ -219,6 +239,62 @@ void set_input_gradient(const Context& c, int i, const Tensor& dy, const Tensor&
   if (sum == nullptr) grads[static_cast<size_t>(i)] = dx;
 }
 
+/// One op of projections(). Inputs: x, and a weight and a bias for each result. Saves the rows of x
+/// and the weights.
+class ProjectionsNode final : public autograd::Node {
+ public:
+  ProjectionsNode(std::string_view op, Shape x_shape, const SaveList& list)
+      : Node(op), shape_(x_shape) {
+    save(std::span(list.tensors).first(static_cast<size_t>(list.count)));
+  }
+
+  Grads backward(std::span<const Tensor> dy) override {
+    const Context c(*this);
+    const Tensor& x = saved(0);
+    const int count = static_cast<int>(dy.size());
+    Grads grads(static_cast<size_t>(1 + 2 * count));
+    std::vector<Tensor> rows(dy.size());  // [rows, out_i]; undefined if no gradient arrived
+    for (size_t i = 0; i < dy.size(); ++i) {
+      if (dy[i]) rows[i] = as_rows(dy[i]);
+    }
+    std::vector<kernels::Product> products;
+    products.reserve(2 * dy.size());
+    Tensor* const sum = c.add_to(0);
+    if (c.wants(0)) grads[0] = input_gradient(rows, sum, products);
+    for (int i = 0; i < count; ++i) {
+      const Tensor& g = rows[static_cast<size_t>(i)];
+      if (!g) continue;
+      const auto p = parameter_gradients(c, 1 + 2 * i, g, x, saved(1 + i), grads);
+      if (p) products.push_back(*p);
+    }
+    if (!products.empty()) kernels::products(x.device(), products);
+    if (sum != nullptr) *sum = std::exchange(grads[0], {});
+    return grads;
+  }
+
+ private:
+  /// Returns dx, and fills `products` with those that set it. If `sum` is not null, the gradient of
+  /// x by other ops, it is added last, as a recomputing wrapper would have it.
+  Tensor input_gradient(const std::vector<Tensor>& dy, const Tensor* sum,
+                        std::vector<kernels::Product>& products) const {
+    const Tensor& x = saved(0);
+    const auto flat = [&](const Tensor& t) {
+      return t.alias(x.shape(), contiguous_strides(x.shape()), 0);
+    };
+    Tensor dx = Tensor::empty(shape_, x.dtype(), x.device());
+    for (size_t i = dy.size(); i-- > 0;) {
+      if (!dy[i]) continue;
+      const Tensor& w = saved(1 + static_cast<int>(i));
+      products.push_back({.a = dy[i].view(), .b = w.view(), .c = flat(dx).mut()});
+      products.back().epilogue.accumulate = products.size() > 1;
+    }
+    if (sum != nullptr) products.back().epilogue.addend = flat(*sum).view();
+    return dx;
+  }
+
+  Shape shape_;  // of x
+};
+
 /// The function of an epilogue that computes f; none if f is gated.
 std::optional<kernels::Unary> function_of(Activation f) {
   using kernels::Unary;
@@ -238,12 +314,6 @@ std::optional<kernels::Unary> function_of(Activation f) {
       break;
   }
   return {};
-}
-
-/// Returns x with its last axis in `width` columns.
-Shape with_last(Shape shape, int64_t width) {
-  shape[shape.rank() - 1] = width;
-  return shape;
 }
 
 }  // namespace
@@ -321,6 +391,44 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const T
                   set_parameter_gradients(c, 1, g, in, w, grads);
                   return grads;
                 });
+}
+
+std::vector<Tensor> projections(const Tensor& x, std::span<const Projection> to) {
+  constexpr const char* op = "projections";
+  constexpr size_t most = std::tuple_size_v<decltype(SaveList::tensors)> - 1;
+  require(!to.empty() && to.size() <= most, op, "{} weights are given; expected 1 to {}", to.size(),
+          most);
+  std::vector<Tensor> inputs = {x};
+  for (const auto& [weight, bias] : to) {
+    require_linear(op, x, weight, bias);
+    inputs.push_back(weight);
+    inputs.push_back(bias);
+  }
+  const Tensor rows = as_rows(x);  // [rows, in]
+  SaveList keep = save(rows);
+  for (const Projection& p : to) keep.tensors[static_cast<size_t>(keep.count++)] = p.weight;
+  std::vector<Tensor> y =
+      autograd::reuse_or_recompute<std::vector<Tensor>>(op, inputs, keep, to.size(), [&] {
+        std::vector<Tensor> results;
+        std::vector<kernels::Product> products;
+        products.reserve(to.size());
+        for (const auto& [weight, bias] : to) {
+          const Shape shape = with_last(x.shape(), weight.dim(0));
+          Tensor result = Tensor::empty({rows.dim(0), weight.dim(0)}, x.dtype(), x.device());
+          MacCount::add_products(result.numel() * weight.dim(1));
+          products.push_back({rows.view(), swap_last(weight.view()), result.mut()});
+          if (bias) products.back().epilogue.bias = bias.view();
+          results.push_back(result.alias(shape, contiguous_strides(shape), 0));
+        }
+        kernels::products(x.device(), products);
+        return results;
+      });
+
+  std::vector<Tensor*> made;
+  for (Tensor& one : y) made.push_back(&one);
+  record_node(op, std::span<const Tensor>(inputs), std::span<Tensor* const>(made),
+              [&] { return std::make_shared<ProjectionsNode>(op, x.shape(), keep); });
+  return y;
 }
 
 Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight,

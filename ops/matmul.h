@@ -1,5 +1,8 @@
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "core/tensor.h"
 #include "ops/elementwise.h"
 
@@ -28,6 +31,23 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Tensor& onto = {});
 
+/// The weights of one linear map.
+struct Projection {
+  Tensor weight;     ///< [out, in]
+  Tensor bias = {};  ///< [out], or undefined
+};
+
+/// y_i = x W_i^T + b_i, for queries, keys and values: what linear() returns for each weight, bit
+/// for bit. The products are computed together, and so are the gradients of the weights; that of x
+/// is the sum of dy_i W_i from the last i to the first, in one tensor.
+///   x        [..., in]       f64 f32 f16 bf16
+///   to       1 to 7 weights [out_i, in] and biases [out_i], all of the dtype of x: cast them if
+///            they differ
+///   returns  [..., out_i] for each i
+///   saves    x, all weights
+///   throws   ShapeError, DTypeError, DeviceError; ValueError if there are none or too many weights
+std::vector<Tensor> projections(const Tensor& x, std::span<const Projection> to);
+
 /// y = [before; x] W^T + b: linear() of rows that are joined along axis 1, without joining them.
 /// For the keys and values of a memory and of the rows after it.
 ///   before   [B, M, in]      f64 f32 f16 bf16, or undefined: M = 0
@@ -49,7 +69,7 @@ Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight
 ///   out_weight  [out, F];  out_bias [out], or undefined
 ///   onto        [..., out], or undefined; all of the dtype of x
 ///   returns     [..., out]
-///   saves       x, both weights, h = f(x W1^T + b1) [..., F] and, but for relu, as many slopes of f
+///   saves       x, both weights, h = f(x W1^T + b1) [..., F]; slopes of f, as many, but for relu
 ///   throws      ShapeError, DTypeError, DeviceError
 Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_bias, Activation f,
                     const Tensor& out_weight, const Tensor& out_bias, const Tensor& onto = {});

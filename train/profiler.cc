@@ -9,6 +9,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "core/kernels/matmul.h"
 #include "data/io/files.h"
 #include "data/io/json.h"
 
@@ -137,8 +138,12 @@ void Profiler::kernel_ends(std::span<const Operand> operands) {
   s.workspace = follow_memory() - held;
   s.live = live_;
   for (const Operand& o : operands) s.bytes += o.bytes;
-  if (texts_[static_cast<size_t>(s.name)] == "matmul" && operands.size() >= 3) {
-    s.macs = operands[2].numel * operands[0].last;
+  const std::string& name = texts_[static_cast<size_t>(s.name)];
+  if (name == kernels::matmul.name() || name == kernels::products.name()) {
+    static const size_t each = kernels::Product::tensors();
+    for (size_t i = 0; i + each <= operands.size(); i += each) {
+      s.macs += operands[i + 2].numel * operands[i].last;
+    }
   }
   if (!nodes_.empty() && !again()) {
     s.direction = Direction::backward;

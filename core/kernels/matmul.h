@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "core/kernel.h"
 #include "core/kernels/elementwise.h"
@@ -63,6 +64,31 @@ constexpr int64_t longest_exact_addition(DType dtype) {
 /// which, depends on shapes, strides and dtypes.
 inline constinit Kernel<void(ConstView a, ConstView b, View c, const Epilogue& epilogue)> matmul{
     "matmul"};
+
+/// A product c = a b with its epilogue, as matmul() takes it.
+struct Product {
+  ConstView a, b;
+  View c;
+  Epilogue epilogue = {};
+  /// Calls f(tensor) for each of its tensors.
+  template <class F, class P>
+  static void visit_tensors(F&& f, P& p) {
+    f(p.a), f(p.b), f(p.c);
+    Epilogue::visit_tensors(f, p.epilogue);
+  }
+  /// The number of tensors of a product, given or not.
+  static size_t tensors() {
+    size_t n = 0;
+    const Product none;
+    visit_tensors([&](const auto&) { ++n; }, none);
+    return n;
+  }
+};
+
+/// Several products, each with the bits that matmul() gives it. Those of the same c, which stand
+/// next to each other, are computed in their order, the others in any; apart from that none may
+/// read or write what another one writes.
+inline constinit Kernel<void(std::span<const Product> all)> products{"products"};
 
 /// Applies an epilogue's function, factor, positive and addend to the stored c, by kernels of their
 /// own.

@@ -1,6 +1,11 @@
 #include "core/kernels/matmul.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
 
 #include "core/matmul_library.h"
 #include "core/memory.h"
@@ -15,6 +20,7 @@ namespace longspan::cpu {
 namespace {
 
 using kernels::Epilogue;
+using kernels::Product;
 
 /// Returns the offset of matrix `index` among the leading axes of v.
 int64_t batch_offset(const Shape& shape, const Strides& strides, int64_t index) {
@@ -84,38 +90,6 @@ class WideBias {
   const void* data_;
 };
 
-/// Runs the tasks of `batch` products like g, whose operands lie as a, b and c say.
-void run_tasks(const Gemm& g, const GemmPlan& plan, const ConstView& a, const ConstView& b,
-               const View& c, int64_t batch, bool parallel, char* space, void* partial) {
-  const int64_t tasks = plan.tasks(), bytes = memory::block_bytes(plan.scratch);
-  const auto task = [&](int64_t index) {
-    Gemm one = g;
-    if (batch > 1) {
-      const int64_t i = index / tasks;
-      one.a = at(a.data, batch_offset(a.shape, a.strides, i), a.dtype);
-      one.b = at(b.data, batch_offset(b.shape, b.strides, i), b.dtype);
-      if (g.transposed) std::swap(one.a, one.b);
-      one.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
-    }
-    run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes, partial);
-  };
-  const int64_t all = batch * tasks;
-  if (parallel && g.openblas && num_threads() > openblas_callers) {
-    parallel_for(openblas_callers, [&](int64_t first) {
-      for (int64_t i = first; i < all; i += openblas_callers) task(i);
-    });
-  } else if (parallel) {
-    parallel_for(all, task);
-  } else {
-    for (int64_t i = 0; i < all; ++i) task(i);
-  }
-  if (plan.segments > 1) {
-    parallel_ranges(g.m, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) add_partial_sums(g, plan, partial, i);
-    });
-  }
-}
-
 /// Adds the sums of the blocks of k, [blocks, n], in order.
 void add_blocks(const void* sums, int64_t blocks, const View& y) {
   visit_floating(y.dtype, [&](auto tag) {
@@ -130,48 +104,143 @@ void add_blocks(const void* sums, int64_t blocks, const View& y) {
   });
 }
 
+/// A product, or `batch` of them, of sums that are not empty: planned, with room for the sums that
+/// its tasks leave.
+class Planned {
+ public:
+  /// Plans tasks for so many threads.
+  Planned(const ConstView& a, const ConstView& b, const View& c, const Epilogue& e, int64_t batch,
+          int threads, bool splits_k)
+      : a_(a),
+        b_(b),
+        c_(c),
+        a_sums_(e.a_sums),
+        batch_(batch),
+        bias_(e.bias, accumulator_of(a.dtype), c.dim(-1), c.device),
+        gemm_(gemm(e, splits_k)),
+        plan_(plan_gemm(gemm_, batch >= 4 * threads ? 1 : threads)),
+        partial_(plan_.partial_sums(gemm_) * size_of(c.dtype), c.device),
+        block_sums_(
+            sums_a() ? plan_.blocks_of(gemm_) * gemm_.m * size_of(accumulator_of(a.dtype)) : 0,
+            c.device) {
+    if (sums_a()) gemm_.a_sums = block_sums_.data();
+  }
+
+  int64_t tasks() const { return batch_ * plan_.tasks(); }
+  /// The bytes that a task needs for itself.
+  int64_t scratch() const { return memory::block_bytes(plan_.scratch); }
+  bool openblas() const { return gemm_.openblas; }
+  /// Whether a_sums are computed too.
+  bool sums_a() const { return a_sums_ && plan_.sums_a; }
+  /// Whether task i of both sets the same elements of c, for every i.
+  bool divided_as(const Planned& other) const {
+    const auto division = [](const Planned& p) {
+      const GemmPlan& plan = p.plan_;
+      return std::tuple(p.gemm_.m, p.gemm_.n, p.gemm_.transposed, p.gemm_.openblas, plan.row_unit,
+                        plan.column_unit, plan.down, plan.beside, plan.segments);
+    };
+    return division(*this) == division(other);
+  }
+
+  void run(int64_t index, void* scratch) const {
+    Gemm one = gemm_;
+    const int64_t tasks = plan_.tasks();
+    if (batch_ > 1) {
+      const int64_t i = index / tasks;
+      one.a = at(a_.data, batch_offset(a_.shape, a_.strides, i), a_.dtype);
+      one.b = at(b_.data, batch_offset(b_.shape, b_.strides, i), b_.dtype);
+      if (gemm_.transposed) std::swap(one.a, one.b);
+      one.c =
+          static_cast<char*>(c_.data) + batch_offset(c_.shape, c_.strides, i) * size_of(c_.dtype);
+    }
+    run_gemm(one, plan_, index % tasks, scratch, partial_.data());
+  }
+
+  /// Adds the sums that the tasks left, when all have run.
+  void add_sums() const {
+    if (plan_.segments > 1) {
+      parallel_ranges(gemm_.m, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) add_partial_sums(gemm_, plan_, partial_.data(), i);
+      });
+    }
+    if (sums_a()) add_blocks(block_sums_.data(), plan_.blocks_of(gemm_), a_sums_);
+  }
+
+ private:
+  Gemm gemm(const Epilogue& e, bool splits_k) const {
+    Gemm g{.m = c_.dim(-2),
+           .n = c_.dim(-1),
+           .k = a_.dim(-1),
+           .a = a_.data,
+           .a_row = a_.stride(-2),
+           .a_col = a_.stride(-1),
+           .b = b_.data,
+           .b_row = b_.stride(-2),
+           .b_col = b_.stride(-1),
+           .bias = bias_.data(),
+           .c = c_.data,
+           .c_row = c_.stride(-2),
+           .dtype = a_.dtype,
+           .c_dtype = c_.dtype,
+           .accumulate = e.accumulate,
+           .dot = by_dot(a_.dtype),
+           .splits_k = splits_k,
+           .finish = e.changes_sums() ? &e : nullptr};
+    g.openblas = by_openblas(g);
+    return pays_to_transpose(g) ? transposed(g) : g;
+  }
+
+  const ConstView &a_, &b_;
+  const View &c_, &a_sums_;
+  int64_t batch_;
+  WideBias bias_;
+  Gemm gemm_;
+  GemmPlan plan_;
+  Scratch partial_, block_sums_;
+};
+
+/// Runs the tasks of all products, of which there is at least one.
+template <class Many>
+void run(const Many& all, bool parallel, const Device& device) {
+  int64_t tasks = 0, bytes = 0;
+  bool openblas = false;
+  for (const auto& p : all) {
+    tasks += p.tasks();
+    bytes = std::max(bytes, p.scratch());
+    openblas |= p.openblas();
+  }
+  // For a small product, allocating from the arena would take a tenth of the time.
+  constexpr int64_t near = 32 << 10;
+  const int threads = parallel ? num_threads() : 1;
+  const bool fits = threads == 1 && bytes <= near;
+  alignas(64) char nearby[near];
+  Scratch scratch(fits ? 0 : bytes * threads, device);
+  if (device == meta_device) return;
+  char* const space = fits ? nearby : scratch.as<char>();
+  const auto task = [&](int64_t index) {
+    auto p = all.begin();
+    for (; index >= p->tasks(); ++p) index -= p->tasks();
+    p->run(index, space + (parallel ? worker_index() : 0) * bytes);
+  };
+  if (parallel && openblas && threads > openblas_callers) {
+    parallel_for(openblas_callers, [&](int64_t first) {
+      for (int64_t i = first; i < tasks; i += openblas_callers) task(i);
+    });
+  } else if (parallel) {
+    parallel_for(tasks, task);
+  } else {
+    for (int64_t i = 0; i < tasks; ++i) task(i);
+  }
+  for (const auto& p : all) p.add_sums();
+}
+
 /// Computes `batch` products of sums that are not empty. Returns whether a_sums are computed too.
 bool multiply(const ConstView& a, const ConstView& b, const View& c, const Epilogue& e,
               int64_t batch) {
-  const DType sums = accumulator_of(a.dtype);
-  const WideBias bias(e.bias, sums, c.dim(-1), c.device);
-  Gemm g{.m = c.dim(-2),
-         .n = c.dim(-1),
-         .k = a.dim(-1),
-         .a = a.data,
-         .a_row = a.stride(-2),
-         .a_col = a.stride(-1),
-         .b = b.data,
-         .b_row = b.stride(-2),
-         .b_col = b.stride(-1),
-         .bias = bias.data(),
-         .c = c.data,
-         .c_row = c.stride(-2),
-         .dtype = a.dtype,
-         .c_dtype = c.dtype,
-         .accumulate = e.accumulate,
-         .dot = by_dot(a.dtype),
-         .splits_k = batch == 1,
-         .finish = e.changes_sums() ? &e : nullptr};
-  g.openblas = by_openblas(g);
-  const bool parallel = batch * g.m * g.n * g.k >= least_parallel;
-  if (pays_to_transpose(g)) g = transposed(g);
-  const int threads = parallel ? num_threads() : 1;
-  const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
-  const bool sums_a = e.a_sums && plan.sums_a;
-  // For a small product, allocating from the arena would take a tenth of the time.
-  constexpr int64_t near = 32 << 10;
-  const int64_t bytes = memory::block_bytes(plan.scratch);
-  const bool fits = threads == 1 && bytes <= near;
-  alignas(64) char nearby[near];
-  Scratch scratch(fits ? 0 : bytes * threads, c.device);
-  Scratch partial(plan.partial_sums(g) * size_of(c.dtype), c.device);
-  Scratch a_sums(sums_a ? plan.blocks_of(g) * g.m * size_of(sums) : 0, c.device);
-  if (c.device == meta_device) return sums_a;
-  if (sums_a) g.a_sums = a_sums.data();
-  run_tasks(g, plan, a, b, c, batch, parallel, fits ? nearby : scratch.as<char>(), partial.data());
-  if (sums_a) add_blocks(a_sums.data(), plan.blocks_of(g), e.a_sums);
-  return sums_a;
+  const bool parallel = batch * c.dim(-2) * c.dim(-1) * a.dim(-1) >= least_parallel;
+  const std::array one{Planned(a, b, c, e, batch, parallel ? num_threads() : 1, batch == 1)};
+  run(one, parallel, c.device);
+  return one[0].sums_a();
 }
 
 constexpr int64_t rows_of_partial = 256;
@@ -207,6 +276,14 @@ void sum_rows(ConstView x, View y) {
   visit_floating(x.dtype, [&](auto tag) { sum_rows_as<typename decltype(tag)::type>(x, y); });
 }
 
+/// Sets a_sums by a kernel of its own.
+void sum_apart(const ConstView& a, const View& a_sums) {
+  ConstView columns = a;  // a^T
+  std::swap(columns.shape[0], columns.shape[1]);
+  std::swap(columns.strides[0], columns.strides[1]);
+  sum_rows(columns, a_sums);
+}
+
 void matmul(ConstView a, ConstView b, View c, const Epilogue& e) {
   const int64_t matrix = c.dim(-2) * c.dim(-1), batch = matrix == 0 ? 0 : c.numel() / matrix;
   bool summed = false;
@@ -221,11 +298,65 @@ void matmul(ConstView a, ConstView b, View c, const Epilogue& e) {
     }
     finish_apart(e, c);
   }
-  if (e.a_sums && !summed) {
-    ConstView columns = a;  // a^T
-    std::swap(columns.shape[0], columns.shape[1]);
-    std::swap(columns.strides[0], columns.strides[1]);
-    sum_rows(columns, e.a_sums);
+  if (e.a_sums && !summed) sum_apart(a, e.a_sums);
+}
+
+/// Products of the same c, of which a task computes its part of each in turn.
+struct Chain {
+  std::span<const std::unique_ptr<Planned>> links;
+
+  int64_t tasks() const { return links[0]->tasks(); }
+  int64_t scratch() const {
+    int64_t most = 0;
+    for (const auto& p : links) most = std::max(most, p->scratch());
+    return most;
+  }
+  bool openblas() const { return links[0]->openblas(); }
+  void run(int64_t index, void* scratch) const {
+    for (const auto& p : links) p->run(index, scratch);
+  }
+  void add_sums() const {
+    for (const auto& p : links) p->add_sums();
+  }
+};
+
+/// Computes the products in one region of tasks if they are single ones, not empty, and those of
+/// the same c are divided alike; otherwise one by one.
+void products(std::span<const Product> all) {
+  int64_t multiplications = 0;
+  bool together = !all.empty();
+  for (const Product& p : all) {
+    const int64_t n = p.c.numel() * p.a.dim(-1);
+    together = together && p.c.rank() == 2 && n > 0;
+    multiplications += n;
+  }
+  const bool parallel = multiplications >= least_parallel;
+  const int threads = parallel ? num_threads() : 1;
+  const auto linked = [&](size_t i) {  // whether product i follows one of the same c
+    return i > 0 && i < all.size() && all[i].c.data == all[i - 1].c.data;
+  };
+  std::vector<std::unique_ptr<Planned>> planned;
+  for (size_t i = 0; together && i < all.size(); ++i) {
+    const Product& p = all[i];
+    planned.push_back(std::make_unique<Planned>(p.a, p.b, p.c, p.epilogue, 1, threads,
+                                                !linked(i) && !linked(i + 1)));
+    together = !linked(i) || planned[i]->divided_as(*planned[i - 1]);
+  }
+  if (!together) {
+    planned.clear();
+    for (const Product& p : all) matmul(p.a, p.b, p.c, p.epilogue);
+    return;
+  }
+  std::vector<Chain> chains;
+  for (size_t first = 0, i = 1; i <= all.size(); ++i) {
+    if (linked(i)) continue;
+    chains.push_back({std::span(planned).subspan(first, i - first)});
+    first = i;
+  }
+  run(chains, parallel, all[0].c.device);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Epilogue& e = all[i].epilogue;
+    if (e.a_sums && !planned[i]->sums_a()) sum_apart(all[i].a, e.a_sums);
   }
 }
 
@@ -235,6 +366,7 @@ void register_matmul() {
   set_openblas_description(openblas_name());
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::meta}) {
     kernels::matmul.set(kind, matmul);
+    kernels::products.set(kind, products);
     kernels::sum_rows.set(kind, sum_rows);
   }
 }

@@ -12,12 +12,12 @@
 #include "models/etc/etc.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/mode.h"
 #include "core/divide.h"
 #include "core/scope.h"
 #include "models/bigbird/bigbird_blocks.h"
-#include "nn/attention/multi_head.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -70,7 +70,14 @@ Tensor EtcAttention::merge(const Tensor& heads, Side side) const {
 
 Keys EtcAttention::keys(const Tensor& x, Piece piece) const {
   const size_t at = stored(piece);
-  return {split_heads(k_[at].forward(x)), split_heads(v_[at].forward(x))};
+  const auto [k, v] = forward_each(x, k_[at], v_[at]);
+  return {split_heads(k), split_heads(v)};
+}
+
+Projected EtcAttention::project(const Tensor& x, Side side, Piece piece) const {
+  const size_t at = stored(piece);
+  const auto [q, k, v] = forward_each(x, q_[stored_query(side)], k_[at], v_[at]);
+  return {split_heads(q), split_heads(k), split_heads(v), x};
 }
 
 /// Returns a and b with their rows in the order of attention's ids. Without pair classes only the
@@ -107,21 +114,21 @@ LinkedStreams EtcAttention::forward(const LinkedStreams& x, const LinkedPatterns
                                     Pass pass) const {
   const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
   const float p = or_default(config_.dropout_attn, config_.dropout);
-  Keys of_l, of_g;  // keys of long queries
-  if (tokens) of_l = keys(x.l, l2l);
-  if (tokens && globals) of_g = keys(x.g, l2g);
+  Projected l, g;
+  if (tokens) l = project(x.l, from_long, l2l);
+  if (globals) g = project(x.g, from_global, g2g);
+  // Keys of the other stream's rows; with share_qkv they are projected already.
+  const auto others = [&](const Tensor& rows, const Projected& there, Piece piece) {
+    return !rows ? Keys{} : config_.share_qkv ? Keys{there.k, there.v} : keys(rows, piece);
+  };
   LinkedStreams y;
   if (tokens) {
-    const Tensor q = split_heads(q_[stored_query(from_long)].forward(x.l));  // [B, H, n_l, d]
-    y.l = merge(attend_long(q, of_l, of_g, see, pass), from_long);
+    y.l = merge(attend_long(std::exchange(l.q, {}), {l.k, l.v}, others(x.g, g, l2g), see, pass),
+                from_long);
   }
   if (globals) {
-    const Tensor q = split_heads(q_[stored_query(from_global)].forward(x.g));  // [B, H, n_g, d]
-    const bool same = config_.share_qkv && tokens;
-    const Keys first = same ? of_g : keys(x.g, g2g);
-    const Keys second = same ? of_l : tokens ? keys(x.l, g2l) : Keys{};
-    y.g = merge(attend(q, first, second, see.global_side,
-                       terms(from_global, see.global_side, q.dtype()), {p, pass.at("global")})
+    y.g = merge(attend(g.q, {g.k, g.v}, others(x.l, l, g2l), see.global_side,
+                       terms(from_global, see.global_side, g.q.dtype()), {p, pass.at("global")})
                     .out,
                 from_global);
   }
@@ -134,14 +141,15 @@ Tensor EtcAttention::probabilities(const LinkedStreams& x, const LinkedPatterns&
   std::vector<Tensor> sides;
   for (const Side side : {from_long, from_global}) {
     const bool of_long = side == from_long;
-    const Tensor q = split_heads(q_[stored_query(side)].forward(of_long ? x.l : x.g));
-    Keys local = keys(x.l, of_long ? l2l : g2l), global = keys(x.g, of_long ? l2g : g2g);
+    const Projected own = of_long ? project(x.l, side, l2l) : project(x.g, side, g2g);
+    Keys local = of_long ? Keys{own.k, own.v} : keys(x.l, g2l);
+    Keys global = of_long ? keys(x.g, l2g) : Keys{own.k, own.v};
     sides.push_back(attention_weights(concat({local.v, global.v}, 2), [&](const Tensor& unit) {
       local.v = contiguous(narrow(unit, 2, 0, n_l));
       global.v = contiguous(narrow(unit, 2, n_l, n_g));
-      if (of_long) return attend_long(q, local, global, see, Pass{});
-      return attend(q, global, local, see.global_side, terms(side, see.global_side, q.dtype()), {})
-          .out;
+      if (of_long) return attend_long(own.q, local, global, see, Pass{});
+      const ScoreTerms t = terms(side, see.global_side, own.q.dtype());
+      return attend(own.q, global, local, see.global_side, t, {}).out;
     }));
   }
   return concat(sides, 2);

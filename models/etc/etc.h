@@ -9,6 +9,7 @@
 #include "models/model.h"
 #include "models/model_spec.h"
 #include "models/parts.h"
+#include "nn/attention/multi_head.h"
 #include "nn/linked_stack.h"
 #include "nn/stack.h"
 #include "ops/patterns/linked.h"
@@ -184,6 +185,8 @@ class EtcAttention : public LinkedAttention {
   Tensor attend_long(const Tensor& q, const Keys& of_l, const Keys& of_g, const LinkedPatterns& see,
                      Pass pass) const;
   Keys keys(const Tensor& x, Piece piece) const;
+  /// Returns the queries of a side and the keys and values of a piece, all of the same rows.
+  Projected project(const Tensor& x, Side side, Piece piece) const;
   ScoreTerms terms(Side side, const AttentionPattern& see, DType dtype) const;
 
   EtcConfig config_;

@@ -178,33 +178,38 @@ Tensor LinformerAttention::mixed_rows(const SequenceProjection& rows, const Tens
   return transpose(share.all_rows(transpose(mixed, 1, 2), x.dim(2)), 1, 2);
 }
 
+Tensor LinformerAttention::own_columns(const Tensor& y, const HeadShare& share) const {
+  if (!share.divided()) return y;
+  return flatten(transpose(share.to_heads(split_heads(y)), 1, 2), 2, 3);
+}
+
 Tensor LinformerAttention::project(const SequenceProjection& rows, const Linear& weights,
                                    const Tensor& x, const Tensor& lengths,
                                    const HeadShare& share) const {
-  const auto own_columns = [&](const Tensor& y) {
-    if (!share.divided()) return y;
-    return flatten(transpose(share.to_heads(split_heads(y)), 1, 2), 2, 3);
-  };
-  const SequenceProjection own = rows.of(share);
-  if (options_.order == ProjectionOrder::key) {
-    return own.forward(own_columns(weights.forward(x)), lengths);
-  }
   if (!rows.by_head()) {
     return share.of(weights, width()).forward(mixed_rows(rows, x, lengths, share));
   }
   // (E_i x) W_i = E_i (x W_i), without an E_i x of full width for every head.
-  const Tensor y = own.forward(own_columns(linear(x, cast(weights.weight, x.dtype()))), lengths);
+  const Tensor columns = linear(x, cast(weights.weight, x.dtype()));
+  const Tensor y = rows.of(share).forward(own_columns(columns, share), lengths);
   return weights.bias ? add(y, cast(share.of(weights, width()).bias, x.dtype())) : y;
 }
 
 Projected LinformerAttention::project(const Tensor& x, const Tensor& lengths,
                                       const HeadShare& share) const {
-  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
   const SequenceProjection& f = is_one(options_.sharing) ? e_ : f_;
-  if (is_one(options_.sharing) && options_.order == ProjectionOrder::input) {
+  if (options_.order == ProjectionOrder::key) {
+    const auto [q, k, v] = forward_each(x, q_, k_, v_);
+    const auto mixed = [&](const SequenceProjection& rows, const Tensor& y) {
+      return split_heads(rows.of(share).forward(own_columns(y, share), lengths));
+    };
+    return {share.to_heads(split_heads(q)), mixed(e_, k), mixed(f, v), x, share};
+  }
+  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
+  if (is_one(options_.sharing)) {
     const Tensor rows = mixed_rows(e_, x, lengths, share);  // once for both
-    return {q, split_heads(share.of(k_, width()).forward(rows)),
-            split_heads(share.of(v_, width()).forward(rows)), x, share};
+    const auto [k, v] = forward_each(rows, share.of(k_, width()), share.of(v_, width()));
+    return {q, split_heads(k), split_heads(v), x, share};
   }
   return {q, split_heads(project(e_, k_, x, lengths, share)),
           split_heads(project(f, v_, x, lengths, share)), x, share};

@@ -117,6 +117,8 @@ class LinformerAttention final : public Layer {
   Tensor mixed_rows(const SequenceProjection& rows, const Tensor& x, const Tensor& lengths,
                     const HeadShare& share) const;
   Projected project(const Tensor& x, const Tensor& lengths, const HeadShare& share = {}) const;
+  /// [B, L, D] -> the columns of this process's heads.
+  Tensor own_columns(const Tensor& y, const HeadShare& share) const;
   Tensor attend(const Projected& p, const LayerContext& ctx, const Dropout& dropout) const;
   Tensor split_heads(const Tensor& x) const;                        // [B, n, H d] -> [B, H, n, d]
   int64_t width() const { return heads_.d_model / heads_.n_head; }  // of a head

@@ -140,45 +140,48 @@ Tensor LongformerAttention::merge(const Tensor& heads) const {
   return flatten(transpose(heads, 1, 2), 2, 3);
 }
 
-Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const LayerContext& ctx,
-                                    const Dropout& dropout, const HeadShare& share) const {
+Tensor LongformerAttention::sliding(const Projected& p, const LayerContext& ctx,
+                                    const Dropout& dropout) const {
   const LongformerAttentionOptions& o = options_;
-  const Tensor k = share.to_heads(split_heads(k_.forward(x)));
   AttentionPattern pattern =
-      with_lengths(patterns::window_and_globals(k.dim(2), o.one_sided_window, dilations(o),
-                                                globals_of(ctx).positions, x.device()),
+      with_lengths(patterns::window_and_globals(p.k.dim(2), o.one_sided_window, dilations(o),
+                                                globals_of(ctx).positions, p.x.device()),
                    ctx.lengths, ctx.lengths);
-  pattern = share.of(without_hidden(std::move(pattern), ctx));
-  std::vector<Keys> keys{{k, v}};
+  pattern = p.share.of(without_hidden(std::move(pattern), ctx));
+  std::vector<Keys> keys{{p.k, p.v}};
   if (const GlobalTokens& globals = globals_of(ctx)) {
-    const Tensor rows = unsqueeze(globals.rows, 1);                  // [B, 1, G]
-    keys.push_back({permute_rows(k, rows), permute_rows(v, rows)});  // [B, H, G, d]
+    const Tensor rows = unsqueeze(globals.rows, 1);                      // [B, 1, G]
+    keys.push_back({permute_rows(p.k, rows), permute_rows(p.v, rows)});  // [B, H, G, d]
   }
-  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
-  return block_attention(q, keys, pattern, {}, dropout).out;
+  return block_attention(p.q, keys, pattern, {}, dropout).out;
 }
 
 /// Rows beyond a sample's own number of global tokens are 0.
-Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
+Tensor LongformerAttention::global(const Tensor& x, const Keys& of, const LayerContext& ctx,
                                    const Dropout& dropout, const HeadShare& share) const {
   const GlobalTokens& globals = globals_of(ctx);
   const Tensor rows = share.rows_at(x, globals.rows);  // [B, G, D]
   const AttentionPattern pattern =
       without_hidden(with_lengths(patterns::dense(), globals.count, ctx.lengths), ctx);
   const Tensor q = split_heads(share.of(q_global_, width()).forward(rows));
-  const Tensor k = share.to_heads(split_heads(k_global_.forward(x)));
-  return block_attention(q, k, v, pattern, {}, dropout).out;
+  return block_attention(q, of.k, of.v, pattern, {}, dropout).out;
 }
 
 Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const float p = options_.dropout;
   const HeadShare share(options_.n_head, pass);
-  const Tensor v = share.to_heads(split_heads(v_.forward(x)));
-  Tensor heads = sliding(x, v, ctx, {p, share.site(pass.at("attn"))}, share);  // [B, H, L, d]
+  const auto own = [&](const Tensor& y) { return share.to_heads(split_heads(y)); };
+  Tensor heads;  // [B, H, L, d]
+  {
+    const auto [q, k, v] = forward_each(x, q_, k_, v_);
+    const Projected of{own(q), own(k), own(v), x, share};
+    heads = sliding(of, ctx, {p, share.site(pass.at("attn"))});
+  }
   const GlobalTokens& globals = globals_of(ctx);
   if (!globals) return out_.forward(merge(share.to_rows(heads)));
-  const Tensor v_global = share.to_heads(split_heads(v_global_.forward(x)));
-  const Tensor rows = global(x, v_global, ctx, {p, share.site(pass.at("attn_global"))}, share);
+  const auto [k_all, v_all] = forward_each(x, k_global_, v_global_);
+  const Tensor rows =
+      global(x, {own(k_all), own(v_all)}, ctx, {p, share.site(pass.at("attn_global"))}, share);
   const int64_t length = heads.dim(2);
   if (share.divided()) {
     heads = add(heads, scatter_rows(rows, unsqueeze(globals.rows, 1), length));  // 0 in these rows
@@ -189,12 +192,15 @@ Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pa
 
 Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
+  const auto [rows_q, rows_k] = forward_each(x, q_, k_);
+  const Tensor q = split_heads(rows_q), k = split_heads(rows_k);
+  const GlobalTokens& globals = globals_of(ctx);
+  const Tensor k_all = globals ? split_heads(k_global_.forward(x)) : Tensor{};
   return attention_weights(split_heads(x), [&](const Tensor& unit) {
-    const Tensor y = sliding(x, unit, ctx, {});
-    const GlobalTokens& globals = globals_of(ctx);
+    const Tensor y = sliding({q, k, unit, x}, ctx, {});
     if (!globals) return y;
     const Tensor to = unsqueeze(globals.rows, 1);  // [B, 1, G]
-    return add(y, scatter_rows(global(x, unit, ctx, {}), to, x.dim(1)));
+    return add(y, scatter_rows(global(x, {k_all, unit}, ctx, {}), to, x.dim(1)));
   });
 }
 

@@ -44,9 +44,8 @@ class LongformerAttention final : public Layer {
   Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
   /// Weighted sums of values [B, H, L, n]. sliding() returns those of rows that are not global, [B,
   /// H, L, n], with 0 in global rows; global() returns those of global rows, [B, H, G, n].
-  Tensor sliding(const Tensor& x, const Tensor& v, const LayerContext& ctx, const Dropout& dropout,
-                 const HeadShare& share = {}) const;
-  Tensor global(const Tensor& x, const Tensor& v, const LayerContext& ctx, const Dropout& dropout,
+  Tensor sliding(const Projected& p, const LayerContext& ctx, const Dropout& dropout) const;
+  Tensor global(const Tensor& x, const Keys& of, const LayerContext& ctx, const Dropout& dropout,
                 const HeadShare& share = {}) const;
   int64_t width() const { return options_.d_model / options_.n_head; }  // of a head
 

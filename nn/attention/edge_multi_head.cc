@@ -62,6 +62,15 @@ Tensor EdgeMultiHead::split_heads(const Tensor& x) const {
   return transpose(unflatten(x, -1, options_.n_head, x.dim(-1) / options_.n_head), 1, 2);
 }
 
+std::array<Tensor, 3> EdgeMultiHead::project(const Tensor& x, const EdgeRows& rows) const {
+  if (rows.all_of(x)) {
+    const auto [q, k, v] = forward_each(x, q_, k_, v_);
+    return {split_heads(q), split_heads(k), split_heads(v)};
+  }
+  const auto [k, v] = forward_each(x, k_, v_);
+  return {split_heads(q_.forward(rows.of(x))), split_heads(k), split_heads(v)};
+}
+
 Tensor EdgeMultiHead::merge(const Tensor& heads) const {
   return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));
 }
@@ -75,9 +84,8 @@ Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pas
   Output result;
   result.memory = ctx.memory;
   const HeadShare share(options_.n_head, pass);
-  const Tensor q = share.to_heads(split_heads(q_.forward(rows.of(x))));
-  Tensor k = share.to_heads(split_heads(k_.forward(x)));
-  Tensor v = share.to_heads(split_heads(v_.forward(x)));
+  auto [q, k, v] = project(x, rows);
+  for (Tensor* const t : {&q, &k, &v}) *t = share.to_heads(*t);
   if (ctx.decoding) {
     require_no_recording();
     const auto& old = ctx.memory.get<KeyValues>();
@@ -107,8 +115,9 @@ Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pa
   result.memory = ctx.memory;
   auto [k, v] = ctx.memory.get<SourceKeyValues>();
   if (!k) {
-    k = split_heads(k_.forward(ctx.encoder_output));
-    v = split_heads(v_.forward(ctx.encoder_output));
+    const auto [of_k, of_v] = forward_each(ctx.encoder_output, k_, v_);
+    k = split_heads(of_k);
+    v = split_heads(of_v);
   }
   if (ctx.decoding) {
     require_no_recording();
@@ -136,10 +145,10 @@ Tensor EdgeMultiHead::probabilities(const Tensor& x, const LayerContext& ctx) co
         k, [&](const Tensor& unit) { return edge_attention(q, k, unit, {}, layout); });
   }
   const EdgeRows& rows = *ctx.own.find<EdgeContext>()->rows;
-  const Tensor q = split_heads(q_.forward(rows.of(x))), k = split_heads(k_.forward(x));
-  const Tensor relation = relation_ ? cast(relation_, q.dtype()) : Tensor{};
-  return attention_weights(split_heads(v_.forward(x)), [&](const Tensor& unit) {
-    return edge_attention(q, k, unit, relation, rows.layout);
+  const std::array<Tensor, 3> own = project(x, rows);
+  const Tensor relation = relation_ ? cast(relation_, x.dtype()) : Tensor{};
+  return attention_weights(own[2], [&](const Tensor& unit) {
+    return edge_attention(own[0], own[1], unit, relation, rows.layout);
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "nn/edge_rows.h"
@@ -41,7 +42,9 @@ class EdgeMultiHead : public Layer {
  private:
   Output forward_cross(const Tensor& x, const LayerContext& ctx, Pass pass) const;
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
-  Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
+  /// Returns the queries of these rows of x, and the keys and values of all: [B, H, n, d].
+  std::array<Tensor, 3> project(const Tensor& x, const EdgeRows& rows) const;
+  Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
   const EdgeMultiHeadOptions options_;
   Linear q_, k_, v_, out_;
   Tensor relation_;  // [labels, d]

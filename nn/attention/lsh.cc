@@ -150,6 +150,11 @@ Tensor LshAttention::split_heads(const Tensor& x) const {
   return transpose(unflatten(x, -1, options_.n_head, options_.d_head), 1, 2);
 }
 
+std::array<Tensor, 2> LshAttention::project(const Tensor& x) const {
+  const auto [q, v] = forward_each(x, q_, v_);
+  return {split_heads(q), split_heads(v)};
+}
+
 Tensor LshAttention::merge(const Tensor& heads) const {
   return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));
 }
@@ -180,8 +185,9 @@ LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pas
 Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
   const HeadShare share(options_.n_head, pass);
-  const Tensor q = share.to_heads(split_heads(q_.forward(x)));
-  const Tensor v = share.to_heads(split_heads(v_.forward(x)));
+  auto [q, v] = project(x);
+  q = share.to_heads(q);
+  v = share.to_heads(v);
   const int64_t length = q.dim(2);
   const LshBuckets buckets = buckets_of(length);
   Output result;
@@ -206,11 +212,11 @@ Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass
 
 Tensor LshAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
-  const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
+  const std::array<Tensor, 2> own = project(x);
   const Tensor ids = forward(x, ctx, Pass{}).choices.front();
   const LshOptions pairs = pairs_of(buckets_of(x.dim(1)), x.dim(1), Pass{});
   return attention_weights(
-      v, [&](const Tensor& unit) { return lsh_attention(q, unit, ids, pairs).out; });
+      own[1], [&](const Tensor& unit) { return lsh_attention(own[0], unit, ids, pairs).out; });
 }
 
 Output LshAttention::decode(const Tensor& x, const LayerContext& ctx) const {
@@ -222,7 +228,7 @@ Output LshAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   const bool prompt = !ctx.memory.has<KeyValues>();
   require(prompt == ctx.choices.empty(), kOp,
           "decoding takes the buckets of all tokens before, and only with their keys");
-  const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
+  const auto [q, v] = project(x);
   const Tensor ids = hash(q, buckets, {}, Pass{});
   if (prompt) {
     const LshOptions pairs = pairs_of(buckets, x.dim(1), Pass{});

@@ -69,6 +69,8 @@ class LshAttention : public Layer {
   bool dense(int64_t length) const;
   LshBuckets buckets_of(int64_t length) const;
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
+  /// Returns the queries, which are the keys too, and the values of x, [B, H, L, d] each.
+  std::array<Tensor, 2> project(const Tensor& x) const;
   Tensor hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths, Pass pass,
               const HeadShare& share = {}) const;
   LshOptions pairs_of(const LshBuckets& buckets, int64_t length, Pass pass) const;

@@ -46,13 +46,18 @@ Tensor MultiHead::split_heads(const Tensor& x) const {
 }
 
 Projected MultiHead::project(const Tensor& x) const {
-  const Tensor q = split_heads(q_.forward(x));
-  return {q, options_.share_qk ? q : split_heads(k_.forward(x)), split_heads(v_.forward(x)), x};
+  if (options_.share_qk) {
+    const auto [shared, v] = forward_each(x, q_, v_);
+    const Tensor q = split_heads(shared);
+    return {q, q, split_heads(v), x};
+  }
+  const auto [q, k, v] = forward_each(x, q_, k_, v_);
+  return {split_heads(q), split_heads(k), split_heads(v), x};
 }
 
 Projected MultiHead::project(const Tensor& x, const Tensor& z) const {
-  const Linear& key = options_.share_qk ? q_ : k_;
-  return {split_heads(q_.forward(x)), split_heads(key.forward(z)), split_heads(v_.forward(z)), x};
+  const auto [k, v] = forward_each(z, options_.share_qk ? q_ : k_, v_);
+  return {split_heads(q_.forward(x)), split_heads(k), split_heads(v), x};
 }
 
 Projected MultiHead::project_after(const Tensor& before, const Tensor& x) const {
@@ -63,7 +68,8 @@ Projected MultiHead::project_after(const Tensor& before, const Tensor& x) const 
 
 Projected MultiHead::project_through(const Tensor& z) const {
   const Linear& key = options_.share_qk ? q_ : k_;
-  return {{}, split_heads(key.detached().forward(z)), split_heads(v_.detached().forward(z))};
+  const auto [k, v] = forward_each(z, key.detached(), v_.detached());
+  return {{}, split_heads(k), split_heads(v)};
 }
 
 Tensor MultiHead::merge(const Tensor& heads, const Tensor& onto) const {
@@ -109,12 +115,13 @@ Projected MultiHead::gather_share(const Tensor& x, const LayerContext& ctx,
   if (const Tensor& states = ctx.memory.get<InputRows>().states) {
     // Each process has all rows of the memory, and takes its heads' keys and values of them.
     const Tensor before = cast(states, x.dtype());
-    const auto heads = [&](const Linear& of, int64_t width) {
-      const Tensor y = share.of(of, width).forward(before);
+    const auto [k, v] = forward_each(before, share.of(one ? q_ : k_, options_.d_head),
+                                     share.of(v_, options_.d_value));
+    const auto heads = [](const Tensor& y, int64_t width) {
       return transpose(unflatten(y, -1, y.dim(-1) / width, width), 1, 2);
     };
-    p.k = concat({heads(one ? q_ : k_, options_.d_head), p.k}, 2);
-    p.v = concat({heads(v_, options_.d_value), p.v}, 2);
+    p.k = concat({heads(k, options_.d_head), p.k}, 2);
+    p.v = concat({heads(v, options_.d_value), p.v}, 2);
   }
   return p;
 }

@@ -99,15 +99,20 @@ void RoutingAttention::visit(Visitor& v) {
 
 RoutingAttention::Heads RoutingAttention::project(const Tensor& x) const {
   const RoutingOptions& o = options_;
-  const auto heads = [&](const Linear& f) { return split_heads(f.forward(x), o.d_head); };
   Heads h;
-  h.v = heads(v_);
+  Tensor q, k;
+  std::vector<std::pair<const Linear*, Tensor*>> all = {{&v_, &h.v}};
   if (o.local_heads > 0) {
-    h.local_q = heads(local_q_);
-    h.local_k = heads(local_k_);
+    all.insert(all.end(), {{&local_q_, &h.local_q}, {&local_k_, &h.local_k}});
   }
+  if (o.routing_heads > 0) all.emplace_back(&q_, &q);
+  if (o.routing_heads > 0 && !o.share_qk) all.emplace_back(&k_, &k);
+  std::vector<const Linear*> layers;
+  for (const auto& [layer, to] : all) layers.push_back(layer);
+  const std::vector<Tensor> rows = forward_each(x, layers);
+  for (size_t i = 0; i < all.size(); ++i) *all[i].second = split_heads(rows[i], o.d_head);
   if (o.routing_heads == 0) return h;
-  const Tensor q = heads(q_), k = o.share_qk ? q : heads(k_);
+  if (o.share_qk) k = q;
   if (o.norm == RoutingNorm::ln0) {
     h.x = h.q = layer_norm(q, {}, {}, o.norm_eps);
     h.k = o.share_qk ? h.q : layer_norm(k, {}, {}, o.norm_eps);

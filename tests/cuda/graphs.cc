@@ -275,6 +275,20 @@ TEST_F(Graphs, TellRecordingsApart) {
   EXPECT_NE(signature(2, {1, 2, 3, 4}, 2), first);
 }
 
+// So they do for tensors that a kernel is given in a group.
+TEST_F(Graphs, TellRecordingsOfProjectionsApart) {
+  const auto signature = [&](int64_t rows, int64_t last) {
+    const Tensor x = Tensor::zeros({rows, 3}, DType::f32, cuda);
+    const Projection to[] = {{Tensor::zeros({4, 3}, DType::f32, cuda)},
+                             {Tensor::zeros({last, 3}, DType::f32, cuda)}};
+    return Graph::record(cuda, [&] { projections(x, to); })->signature();
+  };
+  const uint64_t first = signature(2, 5);
+  EXPECT_EQ(signature(2, 5), first);
+  EXPECT_NE(signature(3, 5), first);
+  EXPECT_NE(signature(2, 6), first);
+}
+
 TEST_F(Graphs, CheckAtEachReplay) {
   const Tensor weight = there({1, 2, 3});
   Tensor ids = to_device(Tensor::from(std::vector<int64_t>{0, 1}, {2}), cuda), y;

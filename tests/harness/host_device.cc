@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -94,7 +95,7 @@ void numbers_on_cpu(T& value) {
 
 /// Converts an argument for the CPU's kernel. Throws if it belongs to another device.
 template <class T>
-T on_cpu(T value) {
+auto on_cpu(T value) {
   if constexpr (std::is_same_v<T, View> || std::is_same_v<T, ConstView>) {
     return view_on_cpu(value);
   } else if constexpr (std::is_class_v<T> && requires { T::visit_tensors([](auto&) {}, value); }) {
@@ -104,6 +105,12 @@ T on_cpu(T value) {
   }
   numbers_on_cpu(value);
   return value;
+}
+template <class T>
+std::vector<std::remove_const_t<T>> on_cpu(std::span<T> values) {
+  std::vector<std::remove_const_t<T>> all;
+  for (const T& value : values) all.push_back(on_cpu(value));
+  return all;
 }
 
 /// The calls of a recording, in order.
@@ -127,7 +134,7 @@ template <auto& kernel, class... Args>
 struct Shadowed<kernel, Kernel<void(Args...)>> {
   static void run(Args... args) {
     submit(
-        [... on_host = on_cpu<std::remove_cvref_t<Args>>(args)] { kernel(Device{}, on_host...); });
+        [... on_host = on_cpu(std::remove_cvref_t<Args>(args))] { kernel(Device{}, on_host...); });
   }
   static void enable() {
     if (kernel.has(DeviceKind::cpu)) kernel.set(DeviceKind::cuda, run);

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
 #include "nn/position.h"
 #include "ops/copy.h"
+#include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
 
@@ -56,6 +59,41 @@ TEST(Linear, CastsItsWeightToTheInput) {
     set_grad(layer.weight, {});
     set_grad(layer.bias, {});
     EXPECT_LT(distance(y, layer.forward(cast(x, DType::f32))), 0.1);
+  }
+}
+
+// What forward_each() returns and leaves in the weights is what each layer's forward() does: also
+// of weights that are cast, of one without a bias, of constants, and of a layer that is given
+// twice.
+TEST(Linear, ForwardEachIsForwardOfEach) {
+  const Init init{Generator{3}, Device{}};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    std::vector<std::vector<float>> found[2];
+    for (const bool each : {true, false}) {
+      const Linear a(4, 3, true, init.at("a"), Scheme::normal(0.5), Scheme::normal(0.5));
+      const Linear b(4, 6, false, init.at("b"), Scheme::normal(0.5));
+      Tensor x = cast(normal({2, 5, 4}, Generator{5}, 0, 1), dtype);
+      set_requires_grad(x);
+      const Linear constant = b.detached();
+      const auto y =
+          each ? forward_each(x, a, b, constant, a)
+               : std::array{a.forward(x), b.forward(x), constant.forward(x), a.forward(x)};
+      std::vector<Tensor> dy;
+      for (const Tensor& one : y) {
+        EXPECT_EQ(one.dtype(), dtype);
+        dy.push_back(cast(normal(one.shape(), Generator{dy.size()}, 0, 1), dtype));
+        found[each].push_back(cast(one.detach(), DType::f32).to_vector<float>());
+      }
+      backward(y, dy);
+      EXPECT_FALSE(grad(constant.weight));
+      for (const Tensor& leaf : {a.weight, a.bias, b.weight}) {
+        EXPECT_EQ(grad(leaf).dtype(), DType::f32);
+        found[each].push_back(grad(leaf).to_vector<float>());
+      }
+      // The gradient of x is rounded at other places in 16 bits.
+      if (dtype == DType::f32) found[each].push_back(grad(x).to_vector<float>());
+    }
+    EXPECT_EQ(found[0], found[1]) << name_of(dtype);
   }
 }
 

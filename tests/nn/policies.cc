@@ -1,5 +1,6 @@
 // Memory policies and chunks on stacks of blocks.
 
+#include <array>
 #include <limits>
 #include <map>
 
@@ -206,17 +207,22 @@ TEST(Memory, LeanRunsNoProductAndNoAttentionTwice) {
       const Tensor y = stack.forward(numbers({B, L, D}, "x", in_f32), ctx, {}, training).y;
       backward(y, Tensor::zeros(y.shape()));
     };
-    return std::pair(calls(kernels::matmul, step), calls(kernels::block_attention_forward, step));
+    return std::array{calls(kernels::matmul, step), calls(kernels::products, step),
+                      calls(kernels::block_attention_forward, step)};
   };
   const auto standard = count("standard"), lean = count("lean"), selective = count("selective"),
              whole = count("checkpoint");
   EXPECT_EQ(lean, standard);
   // The last product of each branch, except that of a block's last branch, which recomputation does
   // not reach.
-  EXPECT_EQ(selective.first, standard.first + 4 * 2);
-  EXPECT_EQ(selective.second, standard.second);
-  EXPECT_EQ(whole.first, standard.first + 4 * (4 + 4 + 1));
-  EXPECT_EQ(whole.second, standard.second + 4 * 2);
+  EXPECT_EQ(selective[0], standard[0] + 4 * 2);
+  EXPECT_EQ(selective[1], standard[1]);
+  EXPECT_EQ(selective[2], standard[2]);
+  // All of them: results of both attentions, queries of the second, and one of feed-forward; the
+  // joint projections; both attentions.
+  EXPECT_EQ(whole[0], standard[0] + 4 * (1 + 2 + 1));
+  EXPECT_EQ(whole[1], standard[1] + 4 * 2);
+  EXPECT_EQ(whole[2], standard[2] + 4 * 2);
 }
 
 /// Returns the bytes that a pass through `layers` layers saves.

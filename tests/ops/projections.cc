@@ -346,6 +346,13 @@ TEST(Products, HaveTheBitsOfEachAlone) {
       {{.a = {700, 600}, .b = {600, 520}},
        {.a = {700, 1}, .b = {1, 520}, .accumulate = true, .linked = true},
        {.a = {700, 3000}, .b = {3000, 520}, .accumulate = true, .linked = true}},
+      {{.a = {700, 40}, .b = {40, 520}, .dtype = DType::f16, .result = DType::f16},
+       {.a = {700, 2000},
+        .b = {2000, 520},
+        .dtype = DType::f16,
+        .result = DType::f16,
+        .accumulate = true,
+        .linked = true}},
   };
   const int before = num_threads();
   for (size_t i = 0; i < groups.size(); ++i) {

@@ -62,10 +62,10 @@ SaveList save(const T&... tensors) {
 
 namespace autograd {
 
-/// Returns the results of an expensive op, `count` of them: computed, or, if a checkpoint scope is
-/// being recomputed, those that it saved. A recomputation that needs nothing beyond what
-/// the op saves stops here. For this last case, `saved` lists what the op's node will save, if that
-/// is known before the results.
+/// Returns the `count` results of an expensive op: computed, or, if a checkpoint scope is being
+/// recomputed, those that it saved. A recomputation that needs nothing beyond what the op saves
+/// stops here. For this last case, `saved` lists what the op's node will save, if that is known
+/// before the results.
 template <class Many, class Compute>
 Many reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs, const SaveList& saved,
                         size_t count, Compute compute) {

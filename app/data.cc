@@ -20,7 +20,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct DataCommandOptions {
   std::string data, data_root, split, tokenizer;
   void visit(auto& v) {
     v("data", data)("data_root", data_root)("split", split)("tokenizer", tokenizer);
@@ -41,7 +41,8 @@ std::string names(const DataSet& set) {
 }
 
 int list() {
-  for (const DataSet& set : data_sets()) {
+  for (const TaskEntry& task : tasks()) {
+    const DataSet& set = task.set;
     print(fmt::format("{:<15}  {}\n{:15}  {}", set.id, set.about, "", names(set)));
   }
   return 0;
@@ -119,7 +120,7 @@ class Counts {
   size_t previous_ = 0;
 };
 
-int documents(const DataSet& set, const Options& o, bool statistics) {
+int documents(const DataSet& set, const DataCommandOptions& o, bool statistics) {
   constexpr const char* parts[] = {"train", "valid", "test"};
   for (int part = 0; part < 3; ++part) {
     const std::vector<Document> all = open_documents(std::string(set.id), o.place(), part, o.split);
@@ -145,7 +146,7 @@ int documents(const DataSet& set, const Options& o, bool statistics) {
 }
 
 /// Reads and checks every labelled sample.
-int labelled(const DataSet& set, const Options& o, bool statistics) {
+int labelled(const DataSet& set, const DataCommandOptions& o, bool statistics) {
   constexpr const char* parts[] = {"train", "valid", "test"};
   const auto data = open_labelled(set, o.place(), o.split, 1);
   print(fmt::format("samples   {} bases, {} answers each", data->length(), data->answers()));
@@ -203,7 +204,7 @@ int questions(const DataSet& set, const DataPlace& place, bool statistics) {
   return good ? 0 : 1;
 }
 
-int describe_data(const DataSet& set, const Options& o, bool statistics) {
+int describe_data(const DataSet& set, const DataCommandOptions& o, bool statistics) {
   if (is_generated(set.kind)) {
     print("generated  there are no files");
     return 0;
@@ -285,7 +286,7 @@ int tasks_command(int argc, const char* const* argv) {
 namespace {
 
 /// Makes the token files of a text, from which training maps its tokens.
-int prepare(const DataSet& set, const Options& o) {
+int prepare(const DataSet& set, const DataCommandOptions& o) {
   require(!o.tokenizer.empty() && o.tokenizer != "bytes", "data prepare",
           "bytes are their own tokens; expected --tokenizer");
   TextProgress progress(0);
@@ -335,9 +336,9 @@ int data_command(int argc, const char* const* argv) {
   }
   require(line.others.size() <= 2, "data", "\"{}\" belongs to nothing",
           line.others.size() > 2 ? line.others[2] : "");
-  Options o;
+  DataCommandOptions o;
   set_fields(o, line.settings);
-  const DataSet& set = find_data_set(line.others.size() > 1 ? line.others[1] : "bytes");
+  const DataSet& set = find_task(line.others.size() > 1 ? line.others[1] : "bytes").set;
   const std::string what = fmt::format("data {} {}", command, set.id);
   const bool questions = set.kind == DataKind::choices || set.kind == DataKind::trivia;
   if (is_generated(set.kind)) require_no_typed(line, {"data", "data_root", "split"}, what);

@@ -12,6 +12,7 @@
 
 #include "app/commands.h"
 #include "app/tasks/documents.h"
+#include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/io/stories.h"
@@ -81,6 +82,20 @@ void write_summaries(const TrainingRun& run, const std::vector<std::string>& pat
   }
 }
 
+/// Throws NotImplemented that names the tasks which predict, if this one does not.
+void require_predictions(const Task& task) {
+  if (task.predicts()) return;
+  std::vector<std::string_view> names;
+  for (const TaskEntry& other : tasks()) {
+    if (other.make(other.set)->predicts()) names.push_back(other.set.id);
+  }
+  fail<NotImplemented>("predict",
+                       "predictions are of the tasks {}; a run of spans answers questions "
+                       "(longspan answer), one that writes does so with longspan summarise and "
+                       "longspan generate",
+                       fmt::join(names, ", "));
+}
+
 }  // namespace
 
 int predict_command(int argc, const char* const* argv) {
@@ -100,6 +115,7 @@ int predict_command(int argc, const char* const* argv) {
   const Trained trained = load_run(line, line, Reads::tokens);
   const std::string& file = line.others[0];
   const Task& task = *trained.run.config.of_task;
+  require_predictions(task);
   const bool table = file != "-" && table_format(file).has_value();
   const std::vector<std::string> lines =
       table ? task.read_inputs(file) : lines_of(read_input(file, "predict"));

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "app/commands.h"
+#include "app/tasks/table.h"
 #include "core/error.h"
 #include "data/data_sets.h"
 #include "data/io/bytes.h"
@@ -15,7 +16,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct TokensCommandOptions {
   std::string kind = "unigram", data, data_root, task = "bytes", tokenizer = "bytes", text, symbols;
   int64_t vocabulary = 8000;
   bool lossless = true;
@@ -36,9 +37,9 @@ std::vector<std::string> split(const std::string& list) {
 }
 
 /// Returns the training split of a text, or the sentences of training documents, one per line.
-std::string training_text(const Options& o) {
+std::string training_text(const TokensCommandOptions& o) {
   const DataPlace place{o.data_root, o.data};
-  const DataKind kind = find_data_set(o.task).kind;
+  const DataKind kind = find_task(o.task).set.kind;
   require(kind == DataKind::bytes || kind == DataKind::documents, "tokens",
           "{} has {}s; expected a text or documents", o.task, unit_of(kind));
   if (kind == DataKind::bytes) {
@@ -66,7 +67,7 @@ void require_replaceable(const std::string& path) {
 }
 
 /// Trains a SentencePiece model on a training split.
-void train(const Options& o, const std::string& out) {
+void train_pieces(const TokensCommandOptions& o, const std::string& out) {
   require(!out.empty(), "tokens", "no file given; expected --out FILE.model");
   require_replaceable(out);
   const std::string text = training_text(o);
@@ -82,7 +83,7 @@ void train(const Options& o, const std::string& out) {
               static_cast<double>(text.size()) / tokens, static_cast<long long>(text.size()));
 }
 
-void encode(const Options& o) {
+void encode(const TokensCommandOptions& o) {
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o.tokenizer);
   std::string line;
   for (const int32_t id : tokenizer->encode(o.text)) {
@@ -91,7 +92,7 @@ void encode(const Options& o) {
   std::puts(line.c_str());
 }
 
-void decode(const Options& o, const std::vector<std::string>& words) {
+void decode(const TokensCommandOptions& o, const std::vector<std::string>& words) {
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(o.tokenizer);
   std::vector<int32_t> ids;
   for (size_t i = 1; i < words.size(); ++i) {
@@ -125,7 +126,7 @@ int tokens_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan tokens train | encode | decode ID...: makes a SentencePiece model of a text, or "
       "turns text into ids and back.");
-  Options o;
+  TokensCommandOptions o;
   set_fields(o, line.settings);
   const std::string command = line.others.empty() ? "" : line.others[0];
   require(command == "train" || command == "encode" || command == "decode", "tokens",
@@ -144,7 +145,7 @@ int tokens_command(int argc, const char* const* argv) {
           line.others.back());
   if (command == "train") {
     const std::string* out = line.value("--out");
-    train(o, out != nullptr ? *out : "");
+    train_pieces(o, out != nullptr ? *out : "");
   } else if (command == "encode") {
     encode(o);
   } else {

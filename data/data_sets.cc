@@ -30,14 +30,6 @@ const std::vector<DataSet> kDataSets = {
     {"wav", "", wav, {}, "90/5/5", {-1, -1, -1}, "16-bit PCM of one channel as mu-law codes"},
     {"images", "", images, {}, "90/5/5", {-1, -1, -1}, "pictures in the layout of CIFAR-10"},
     {"pixels", "", pixels, {}, "90/5/5", {-1, -1, -1}, "pictures as u8[N, 64, 64, 3]"},
-    {"classes", "", tables, {}, "90/5/5", {-1, -1, -1}, "texts with a label each, or several"},
-    {"pairs", "", tables, {}, "90/5/5", {-1, -1, -1}, "pairs of texts with a label each"},
-    {"regression", "", tables, {}, "90/5/5", {-1, -1, -1}, "texts with a number each"},
-    {"tags", "", tables, {}, "90/5/5", {-1, -1, -1}, "words with a tag each"},
-    {"spans", "", tables, {}, "90/5/5", {-1, -1, -1}, "questions and texts that answer them"},
-    {"choice", "", tables, {}, "90/5/5", {-1, -1, -1}, "texts with several endings each"},
-    {"summaries", "", tables, {}, "90/5/5", {-1, -1, -1}, "documents with a summary each"},
-    {"completions", "", tables, {}, "90/5/5", {-1, -1, -1}, "prompts and what follows them"},
     {"enwik8",
      "enwik8",
      bytes,
@@ -218,9 +210,11 @@ std::string path_of(const DataSet& set, const DataPlace& place) {
   const size_t equals = place.data.find('=');
   require(equals != std::string::npos && equals + 1 < place.data.size(), "data",
           "got \"{}\"; expected --data {}=PATH", place.data, set.id);
-  require(place.data.substr(0, equals) == set.id, "data",
-          "got data \"{}\" for the task {}; expected --data {}=PATH", place.data.substr(0, equals),
-          set.id, set.id);
+  const std::string id = place.data.substr(0, equals);
+  const auto is_given = [&](const DataSet& other) { return other.id == id; };
+  const bool other = std::any_of(kDataSets.begin(), kDataSets.end(), is_given);
+  require(id == set.id, "data", "got data \"{}\" for the task {}; expected --data {}=PATH{}", id,
+          set.id, set.id, other ? fmt::format(", or --task {}", id) : "");
   return place.data.substr(equals + 1);
 }
 
@@ -267,9 +261,9 @@ bool is_joined(DataKind kind) {
          kind == DataKind::dna || kind == DataKind::fasta;
 }
 
-/// Returns the files that a path stands for: itself, those of a folder, or those that commas
-/// separate. If a name says the split of its file (split_in_name()), all belong to one: to the
-/// training split where theirs says none.
+/// Returns the files that a path names: one file, all files of a folder, or a list with commas. If
+/// the name of any file says its split (split_in_name()), files whose names say none belong to the
+/// training split.
 std::vector<FoundFile> joined_files(const DataSet& set, const std::string& list) {
   std::vector<std::string> paths;
   for (const std::string& path : listed_paths(list)) {
@@ -691,8 +685,6 @@ Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOp
   const bool labelled = set.kind == DataKind::promoters || set.kind == DataKind::profiles;
   require<NotImplemented>(!labelled, "data",
                           "{} has samples with answers, which are no single sequence", id);
-  require<NotImplemented>(set.kind != DataKind::tables, "data",
-                          "{} are texts with labels, which are no single sequence", id);
   require<NotImplemented>(set.kind != DataKind::choices && set.kind != DataKind::trivia, "data",
                           "{} has questions and texts, which are no single sequence", id);
   return Opening(set, place, options).open();

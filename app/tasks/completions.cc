@@ -22,12 +22,6 @@ int32_t end_of(const RowMaker& maker) {
 
 }  // namespace
 
-void CompletionTask::visit(Fields& v) {
-  v.enter("labelled");
-  v("columns", columns_, columns_meaning);
-  v.leave();
-}
-
 void CompletionTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
   refuse_writers(c, model);
   if (suits(model)) return;
@@ -61,7 +55,8 @@ LanguageModel::Losses CompletionTask::synthetic_loss(const SyntheticStep& step) 
 }
 
 CompletionData::CompletionData(const TrainingRun& run, const CompletionTask& task, bool reads)
-    : run_(run), maker_(run.config.tokenizer), end_(end_of(maker_)) {
+    : TableData(run, need<ContinuesSequences>(*run.model), RowMaker(run.config.tokenizer)),
+      end_(end_of(maker_)) {
   const int64_t needed = std::max<int64_t>(maker_.tokenizer().vocabulary(), end_ + 1);
   require(run.model->vocab() >= needed, "model.vocab",
           "got {}; expected {} or more, the tokens of {} and one that ends a text",
@@ -97,10 +92,7 @@ void CompletionData::prepare() {
   require(!rows_[0].empty(), "data",
           "{} has no text with a token to train on; {} of {} are cut at {} tokens, --length",
           data_name(run_.config), cut, all, run_.config.length);
-  if (cut > 0) {
-    warnings_.push_back(
-        fmt::format("{} of {} texts are cut at {} tokens, --length", cut, all, run_.config.length));
-  }
+  warn_of_cut(cut, all, "texts");
   if (empty > 0) {
     warnings_.push_back(
         fmt::format("{} of {} texts have nothing to train on and are left out", empty, all));
@@ -180,14 +172,6 @@ std::string CompletionData::decoded(std::span<const int32_t> ids) const {
   std::copy_if(ids.begin(), ids.end(), std::back_inserter(text),
                [&](int32_t id) { return id < maker_.tokenizer().vocabulary() && id != end_; });
   return maker_.tokenizer().decode(text);
-}
-
-std::vector<int32_t> CompletionData::first_tokens(int64_t count) const {
-  const std::vector<CompletionExample>& all = rows_[1].empty() ? rows_[0] : rows_[1];
-  if (all.empty()) return {};
-  std::vector<int32_t> tokens = row_of(all[0]).tokens;
-  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
-  return tokens;
 }
 
 }  // namespace longspan

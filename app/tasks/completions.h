@@ -14,7 +14,6 @@ class CompletionTask final : public TableTask<ContinuesSequences> {
  public:
   using TableTask::TableTask;
 
-  void visit(Fields& v) override;
   std::string models() const override { return "decoders"; }
   void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
@@ -24,32 +23,21 @@ class CompletionTask final : public TableTask<ContinuesSequences> {
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   bool splits_sequences() const override { return true; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
-
- private:
-  const std::string& columns() const override { return columns_; }
-
-  std::string columns_;
 };
 
 /// Data of a run of CompletionTask.
-class CompletionData final : public TaskData {
+class CompletionData final : public TableData<ContinuesSequences, CompletionExample> {
  public:
   /// Throws IoError and ValueError about the files, and if the vocabulary is too small.
   CompletionData(const TrainingRun& run, const CompletionTask& task, bool reads);
 
-  const std::vector<std::string>& warnings() const override { return warnings_; }
-  int64_t size(const std::string& part) const override {
-    return std::ssize(rows_[part_index(part)]);
-  }
   std::string items() const override { return "texts"; }
   std::string unit() const override { return "token"; }
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
-  double bits(const std::string& part) const override { return evaluate(part).bits; }
   bool may_lack_targets() const override { return true; }
   /// Reports the perplexity of what is trained on, and the texts that were furthest off.
   Evaluation evaluate(const std::string& part) const override;
-  std::vector<int32_t> first_tokens(int64_t count) const override;
   std::string decoded(std::span<const int32_t> ids) const override;
 
  private:
@@ -61,14 +49,13 @@ class CompletionData final : public TaskData {
 
     int64_t targets() const { return std::ssize(tokens) - static_cast<int64_t>(begin); }
   };
+  std::vector<int32_t> tokens_of(const CompletionExample& text) const override {
+    return row_of(text).tokens;
+  }
   Row row_of(const CompletionExample& text) const;
   Batch batch_of_rows(std::span<const Row> rows) const;
 
-  const TrainingRun& run_;
-  RowMaker maker_;
   int32_t end_;
-  Splits<CompletionExample> rows_;
-  std::vector<std::string> warnings_;
 };
 
 }  // namespace longspan

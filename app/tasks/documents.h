@@ -98,9 +98,9 @@ class DocumentData final : public TaskData {
   /// and the index of the document; or of every label.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }
-  /// Reports the share of the masked tokens that the model finds most likely; for labels, the share
-  /// that is right and F1, and for documents with summaries ROUGE of the extracts, of the oracles
-  /// and of the first sentences.
+  /// Reports the fraction of masked tokens that get the highest probability; for labels, accuracy
+  /// and F1, and for documents with summaries ROUGE of the extracts, of the oracles and of the
+  /// first sentences.
   Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 

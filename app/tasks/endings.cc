@@ -30,22 +30,6 @@ size_t best_of(std::span<const float> scores) {
 
 }  // namespace
 
-void EndingTask::visit(Fields& v) {
-  v.enter("labelled");
-  v("columns", options_.columns, columns_meaning);
-  v.leave();
-}
-
-void EndingTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
-  refuse_writers(c, model);
-  if (implements<ClassifiesSequences>(model) == nullptr) {
-    refuse_without<ClassifiesSequences>(
-        c, model,
-        fmt::format("{} asks for a score of each candidate, and {} has no head for them", c.task,
-                    c.model_name));
-  }
-}
-
 TaskSizes EndingTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
   return {.vocabulary = RowMaker(c.tokenizer).vocabulary(), .classes = 1};
 }
@@ -83,7 +67,7 @@ LanguageModel::Losses EndingTask::synthetic_loss(const SyntheticStep& s) const {
 }
 
 EndingData::EndingData(const TrainingRun& run, const EndingTask& task, bool reads)
-    : run_(run), model_(need<ClassifiesSequences>(*run.model)), maker_(run.config.tokenizer) {
+    : TableData(run, need<ClassifiesSequences>(*run.model), RowMaker(run.config.tokenizer)) {
   require(model_.classes() == 1, "model.classes",
           "got {}; {} scores candidates one by one: expected 1", model_.classes(), run.config.task);
   require_vocabulary(run, maker_);
@@ -104,17 +88,14 @@ void EndingData::prepare() {
     const std::vector<TextRow> rows = rows_of(example);
     cut += std::any_of(rows.begin(), rows.end(), [](const TextRow& r) { return r.cut; }) ? 1 : 0;
   }
-  if (cut > 0) {
-    warnings_.push_back(fmt::format("{} of {} questions are cut at {} tokens, --length", cut,
-                                    rows_[0].size(), run_.config.length));
-  }
+  warn_of_cut(cut, size("train"), "questions");
 }
 
 std::vector<TextRow> EndingData::rows_of(const ChoiceExample& example) const {
   std::vector<TextRow> rows;
   for (size_t i = 0; i < example.endings.size(); ++i) {
     rows.push_back(maker_.pair(example.first, example.candidate(i), run_.config.length));
-    // The candidate is what all tokens see, as in Longformer's head for it.
+    // The candidate's tokens are global, as in Longformer's head for multiple choice.
     TextRow& row = rows.back();
     const auto second = std::find(row.tokens.sequences.begin(), row.tokens.sequences.end(), 1);
     row.global_begin = second - row.tokens.sequences.begin();
@@ -224,14 +205,6 @@ std::vector<TaskData::Prediction> EndingData::predict(std::span<const std::strin
     all.push_back(std::move(found));
   }
   return all;
-}
-
-std::vector<int32_t> EndingData::first_tokens(int64_t count) const {
-  const std::vector<ChoiceExample>& all = rows_[1].empty() ? rows_[0] : rows_[1];
-  if (all.empty()) return {};
-  std::vector<int32_t> tokens = rows_of(all[0])[0].tokens.ids;
-  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
-  return tokens;
 }
 
 }  // namespace longspan

@@ -8,11 +8,6 @@
 
 namespace longspan {
 
-/// The options of choice.
-struct EndingOptions {
-  std::string columns;  ///< ColumnNames
-};
-
 /// The right one of several endings of a text, read from tables: choice. Each candidate is a row of
 /// its own, of the beginning and the ending, and its score is the model's one class, as in the
 /// package transformers.
@@ -20,55 +15,43 @@ class EndingTask final : public TableTask<ClassifiesSequences> {
  public:
   using TableTask::TableTask;
 
-  void visit(Fields& v) override;
   std::string models() const override { return "models that classify whole sequences"; }
-  void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   std::optional<HubTask> hub_task() const override;
+  bool predicts() const override { return true; }
   std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
  private:
-  const std::string& columns() const override { return options_.columns; }
-
-  EndingOptions options_;
+  std::string_view wanted() const override { return "a score of each candidate"; }
 };
 
 /// Data of a run of EndingTask.
-class EndingData final : public TaskData {
+class EndingData final : public TableData<ClassifiesSequences, ChoiceExample> {
  public:
   /// Throws IoError and ValueError about the files, and unless the model has one class.
   EndingData(const TrainingRun& run, const EndingTask& task, bool reads);
 
-  const std::vector<std::string>& warnings() const override { return warnings_; }
-  int64_t size(const std::string& part) const override {
-    return std::ssize(rows_[part_index(part)]);
-  }
   std::string items() const override { return "questions"; }
   std::string unit() const override { return "question"; }
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
-  double bits(const std::string& part) const override { return evaluate(part).bits; }
   /// Reports accuracy, and the questions that were furthest off.
   Evaluation evaluate(const std::string& part) const override;
   /// A line has a beginning and endings with tabs between them.
   std::vector<Prediction> predict(std::span<const std::string> lines) const override;
-  std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
+  std::vector<int32_t> tokens_of(const ChoiceExample& example) const override {
+    return rows_of(example)[0].tokens.ids;
+  }
   std::vector<TextRow> rows_of(const ChoiceExample& example) const;
   /// The scores [Q, C] of the candidates of Q questions; -inf where one has fewer than others.
   Tensor scores(std::span<const ChoiceExample> examples, Pass pass) const;
   /// The same for one question, whose candidates do not depend on each other's padding.
   std::vector<float> scores_of(const ChoiceExample& example) const;
-
-  const TrainingRun& run_;
-  const ClassifiesSequences& model_;
-  RowMaker maker_;
-  Splits<ChoiceExample> rows_;
-  std::vector<std::string> warnings_;
 };
 
 }  // namespace longspan

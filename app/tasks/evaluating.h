@@ -31,9 +31,9 @@ class Evaluating {
   Evaluating* outer_;
 };
 
-/// The items of a split that are evaluated: all, or those of a sample (Evaluating). That has as
-/// many items as make up its tokens if each has `length` of them, and one at least. They are spread
-/// evenly over the split, so they are the same each time.
+/// The items of a split that are evaluated: all, or a sample (Evaluating). With `length` tokens to
+/// an item, the sample has as many items as its number of tokens gives, at least one, spread evenly
+/// over the split: every evaluation has the same items.
 class EvaluatedItems {
  public:
   EvaluatedItems(int64_t count, int64_t length);

@@ -46,8 +46,8 @@ struct SummaryScores {
 /// documents and the sentences removed from them.
 class PairData final : public TaskData {
  public:
-  /// Throws ValueError if the model's vocabulary is too small for the data. `documents`: those of
-  /// each split; to summarise only texts that are given, none.
+  /// Throws ValueError if the model's vocabulary is too small for the data. `documents` has each
+  /// split's; none if only given texts are to be summarised.
   PairData(const TrainingRun& run, const PairOptions& options,
            std::array<std::vector<Document>, 3> documents, const PairForm& form = {});
 

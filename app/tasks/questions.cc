@@ -56,7 +56,7 @@ void warn_of_counts(const DataSet& set, size_t part, size_t found,
                                  part_names[part], found, expected));
 }
 
-std::vector<int32_t> shortened(std::vector<int32_t> tokens, int64_t count) {
+std::vector<int32_t> first_few(std::vector<int32_t> tokens, int64_t count) {
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
   return tokens;
 }
@@ -226,7 +226,7 @@ TaskData::Evaluation ChoiceData::evaluate(const std::string& part) const {
 
 std::vector<int32_t> ChoiceData::first_tokens(int64_t count) const {
   const auto& some = questions_[questions_[1].empty() ? 0 : 1];
-  return some.empty() ? std::vector<int32_t>{} : shortened(windows(some[0])[0].tokens, count);
+  return some.empty() ? std::vector<int32_t>{} : first_few(windows(some[0])[0].tokens, count);
 }
 
 SpanData::SpanData(const TrainingRun& run, const SpanOptions& options)
@@ -418,7 +418,7 @@ TaskData::Evaluation SpanData::evaluate(const std::string& part) const {
 std::vector<int32_t> SpanData::first_tokens(int64_t count) const {
   const size_t part = items_[1].empty() ? 0 : 1;
   if (items_[part].empty()) return {};
-  return shortened(window(items_[part][0], part).window.tokens, count);
+  return first_few(window(items_[part][0], part).window.tokens, count);
 }
 
 }  // namespace longspan

@@ -42,7 +42,7 @@ const AnswerCandidate* chosen_of(const FoundAnswer& found) {
 /// A text in JSON, where bytes that are no UTF-8 cannot stand.
 Json in_json(const std::string& text) { return Json(with_replacement_characters(text)); }
 
-std::string in_words(const std::string& answer) {
+std::string answer_in_words(const std::string& answer) {
   return answer.empty() ? "no answer" : shortened(answer);
 }
 
@@ -67,11 +67,9 @@ void add_figures(const SquadFigures& f, bool no_answer, TaskData::Report& r) {
 
 }  // namespace
 
-void AnswerTask::visit(Fields& v) {
+void AnswerTask::visit_options(Fields& v) {
   AnswerOptions& o = options_;
   constexpr Range count = range::between(1, range::many);
-  v.enter("labelled");
-  v("columns", o.columns, columns_meaning);
   v("no_answer", o.no_answer, "there are questions without an answer, as the data tell too");
   v("stride", o.stride, range::between(0, range::many),
     "tokens of the text that adjacent windows share; of short windows at most half");
@@ -79,17 +77,6 @@ void AnswerTask::visit(Fields& v) {
   v("longest", o.longest, count, "maximum tokens of an answer");
   v("threshold", o.threshold,
     "no_answer: there is none if its score exceeds that of the best answer by more than this");
-  v.leave();
-}
-
-void AnswerTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
-  refuse_writers(c, model);
-  if (implements<FindsSpans>(model) == nullptr) {
-    refuse_without<FindsSpans>(
-        c, model,
-        fmt::format("{} asks for answers within texts, and {} has no head for them", c.task,
-                    c.model_name));
-  }
 }
 
 void AnswerTask::settle(const RunConfig& c) {
@@ -122,14 +109,12 @@ LanguageModel::Losses AnswerTask::synthetic_loss(const SyntheticStep& s) const {
 }
 
 AnswerData::AnswerData(const TrainingRun& run, const AnswerTask& task, bool reads)
-    : run_(run),
+    : TableData(run, need<FindsSpans>(*run.model), RowMaker(run.config.tokenizer, true)),
       task_(task),
-      model_(need<FindsSpans>(*run.model)),
-      maker_(run.config.tokenizer, true),
       no_answer_(task.options().no_answer) {
   require_vocabulary(run, maker_);
   if (!reads) return;
-  questions_ = read_splits<LabelledQuestion>(
+  rows_ = read_splits<LabelledQuestion>(
       run.config, task.sources(run.config),
       [&](const TableSource& source) {
         QuestionRows found = read_questions(source);
@@ -145,7 +130,7 @@ AnswerData::AnswerData(const TrainingRun& run, const AnswerTask& task, bool read
       [](const LabelledQuestion& a, const LabelledQuestion& b) {
         return a.question.context == b.question.context;
       });
-  for (const std::vector<LabelledQuestion>& some : questions_) {
+  for (const std::vector<LabelledQuestion>& some : rows_) {
     no_answer_ = no_answer_ || lacks_answers(some);
   }
 }
@@ -160,20 +145,20 @@ QuestionRow AnswerData::row_of(const Question& question) const {
 void AnswerData::prepare() {
   items_.clear();
   int64_t cut = 0;
-  for (size_t q = 0; q < questions_[0].size(); ++q) {
-    const LabelledQuestion& question = questions_[0][q];
+  for (size_t q = 0; q < rows_[0].size(); ++q) {
+    const LabelledQuestion& question = rows_[0][q];
     if (question.misplaced) continue;
     const QuestionRow row = row_of(question.question);
     cut += row.cut ? 1 : 0;
     for (size_t w = 0; w < row.windows.size(); ++w) items_.push_back({q, w});
   }
   for (size_t part = 1; part < 3; ++part) {  // says now what has no room
-    for (const LabelledQuestion& question : questions_[part]) row_of(question.question);
+    for (const LabelledQuestion& question : rows_[part]) row_of(question.question);
   }
   require(!items_.empty(), "data", "{} has no question to train on", data_name(run_.config));
   if (cut > 0) {
-    warnings_.push_back(fmt::format("{} of {} questions are cut at {} tokens", cut,
-                                    questions_[0].size(), task_.options().most_question));
+    warnings_.push_back(fmt::format("{} of {} questions are cut at {} tokens", cut, rows_[0].size(),
+                                    task_.options().most_question));
   }
 }
 
@@ -193,7 +178,7 @@ TaskData::Forward AnswerData::forward(int64_t i, const SegmentMemory& /*memory*/
   std::vector<int64_t> starts, ends;
   Forward f;
   for (const Item& item : batch_of(items_, run_, i)) {
-    const Question& question = questions_[0][item.question].question;
+    const Question& question = rows_[0][item.question].question;
     const QuestionRow row = row_of(question);
     const SpanPlace place = target(question, row, item.window);
     starts.push_back(place.start);
@@ -246,7 +231,7 @@ FoundAnswer AnswerData::found(const Question& question, const QuestionRow& row,
 
 TaskData::Evaluation AnswerData::evaluate(const std::string& part) const {
   const NoGrad off;
-  const EvaluatedRows<LabelledQuestion> questions(questions_[part_index(part)], run_.config.length);
+  const EvaluatedRows<LabelledQuestion> questions(rows_[part_index(part)], run_.config.length);
   if (questions.empty()) return {std::nan(""), {}};
   SquadScores scores;
   Misses misses;
@@ -286,7 +271,7 @@ TaskData::Evaluation AnswerData::evaluate(const std::string& part) const {
                         no_answer_ ? fmt::format("{:.6f}", answer.null_difference) : ""});
       if (!answer_matches(answer.text, q.references) && !(answer.text.empty() && right.empty()))
         misses.add(own / static_cast<double>(rows[i].windows.size()),
-                   fmt::format("{} as {}: {}", in_words(right), in_words(answer.text),
+                   fmt::format("{} as {}: {}", answer_in_words(right), answer_in_words(answer.text),
                                shortened(q.question.text)));
     }
   }
@@ -328,14 +313,6 @@ std::vector<TaskData::Prediction> AnswerData::find_answers(
     all.push_back(std::move(p));
   }
   return all;
-}
-
-std::vector<int32_t> AnswerData::first_tokens(int64_t count) const {
-  const auto& all = questions_[1].empty() ? questions_[0] : questions_[1];
-  if (all.empty()) return {};
-  std::vector<int32_t> tokens = row_of(all[0].question).windows[0].tokens;
-  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
-  return tokens;
 }
 
 }  // namespace longspan

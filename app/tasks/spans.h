@@ -11,7 +11,6 @@ namespace longspan {
 
 /// The options of spans.
 struct AnswerOptions {
-  std::string columns;         ///< ColumnNames
   bool no_answer = false;      ///< there are questions without an answer
   int64_t stride = 128;        ///< tokens of the text that adjacent windows share
   int64_t most_question = 64;  ///< tokens of a question
@@ -25,9 +24,7 @@ class AnswerTask final : public TableTask<FindsSpans> {
  public:
   using TableTask::TableTask;
 
-  void visit(Fields& v) override;
   std::string models() const override { return "encoders that find the positions of an answer"; }
-  void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   void settle(const RunConfig& config) override;
   std::optional<HubTask> hub_task() const override;
@@ -37,34 +34,29 @@ class AnswerTask final : public TableTask<FindsSpans> {
   const AnswerOptions& options() const { return options_; }
 
  private:
-  const std::string& columns() const override { return options_.columns; }
+  void visit_options(Fields& v) override;
+  std::string_view wanted() const override { return "answers within texts"; }
 
   AnswerOptions options_;
 };
 
 /// Data of a run of AnswerTask. What is trained on are windows: the target of one is the first
 /// answer if it is completely inside, else the first token \cite devlin2019 .
-class AnswerData final : public TaskData {
+class AnswerData final : public TableData<FindsSpans, LabelledQuestion> {
  public:
   /// Throws IoError and ValueError about the files, and if the model has no head.
   AnswerData(const TrainingRun& run, const AnswerTask& task, bool reads);
 
-  const std::vector<std::string>& warnings() const override { return warnings_; }
-  int64_t size(const std::string& part) const override {
-    return std::ssize(questions_[part_index(part)]);
-  }
   std::string items() const override { return "questions"; }
   std::string unit() const override { return "place"; }
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   int64_t targets_of_batch(const RunConfig& c) const override { return c.batch; }
-  double bits(const std::string& part) const override { return evaluate(part).bits; }
   /// Reports exact matches and F1 as SQuAD does, with questions without an answer as SQuAD 2 does,
   /// and the questions that were furthest off.
   Evaluation evaluate(const std::string& part) const override;
   std::vector<Prediction> find_answers(const std::string& text,
                                        std::span<const std::string> questions) const override;
-  std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
   /// A window to train on: of which question, and which of its windows.
@@ -75,6 +67,9 @@ class AnswerData final : public TaskData {
   struct WindowScores {
     std::vector<std::vector<float>> starts, ends;
   };
+  std::vector<int32_t> tokens_of(const LabelledQuestion& question) const override {
+    return row_of(question.question).windows[0].tokens;
+  }
   QuestionRow row_of(const Question& question) const;
   SpanLogits logits(std::span<const TextRow> rows, Pass pass) const;
   std::vector<WindowScores> scores_of(std::span<const QuestionRow> rows) const;
@@ -83,14 +78,9 @@ class AnswerData final : public TaskData {
   FoundAnswer found(const Question& question, const QuestionRow& row,
                     const WindowScores& scores) const;
 
-  const TrainingRun& run_;
   const AnswerTask& task_;
-  const FindsSpans& model_;
-  RowMaker maker_;
   bool no_answer_;
-  Splits<LabelledQuestion> questions_;
   std::vector<Item> items_;  // set by prepare()
-  std::vector<std::string> warnings_;
 };
 
 }  // namespace longspan

@@ -18,8 +18,10 @@ constexpr int64_t usual_target = 128;
 void SummaryTask::visit(Fields& v) {
   v("target_length", target_length_, range::between(0, range::many),
     "maximum tokens to write; 0: 128, or what the model has positions for");
-  v.enter("labelled");
-  v("columns", columns_, columns_meaning);
+  TableTask::visit(v);
+}
+
+void SummaryTask::visit_options(Fields& v) {
   v("start_id", form_.start, range::between(-1, range::many),
     "the decoder's first input; -1: the token that ends a text");
   v("forced_id", form_.forced, range::between(-1, range::many),
@@ -27,7 +29,6 @@ void SummaryTask::visit(Fields& v) {
   v("force_end", form_.force_end, "what is written ends, however long it is");
   v("last_first", form_.last_first,
     "the decoder's first input is the last token of the target, as in mBART");
-  v.leave();
 }
 
 void SummaryTask::require_suited(const RunConfig& c, const LanguageModel& model) const {

@@ -27,10 +27,9 @@ class SummaryTask final : public TableTask<WritesSequences> {
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
  private:
-  const std::string& columns() const override { return columns_; }
+  void visit_options(Fields& v) override;
   PairOptions options(const LanguageModel& model) const;
 
-  std::string columns_;
   int64_t target_length_ = 0;
   PairForm form_{.templated = true, .leads = false};
 };

@@ -32,22 +32,26 @@ using Make = std::unique_ptr<Task> (*)(const DataSet&);
 constexpr std::pair<DataKind, Make> kinds[] = {
     {DataKind::documents, make_one<DocumentTask>}, {DataKind::promoters, make_one<ProfileTask>},
     {DataKind::profiles, make_one<ProfileTask>},   {DataKind::choices, make_one<ChoiceTask>},
-    {DataKind::trivia, make_one<SpanTask>},        {DataKind::tables, make_one<TextLabelTask>},
+    {DataKind::trivia, make_one<SpanTask>},
 };
 
-/// What is done with tables, unless a task answers about whole texts.
-constexpr std::pair<std::string_view, Make> tables[] = {
-    {"tags", make_one<TagTask>},
-    {"spans", make_one<AnswerTask>},
-    {"choice", make_one<EndingTask>},
-    {"summaries", make_one<SummaryTask>},
-    {"completions", make_one<CompletionTask>},
+/// The tasks over tables of examples: a name, what a table holds, and the task.
+struct TableRow {
+  std::string_view id, about;
+  Make make;
+};
+constexpr TableRow table_tasks[] = {
+    {"classes", "texts with a label each, or several", make_one<TextLabelTask>},
+    {"pairs", "pairs of texts with a label each", make_one<TextLabelTask>},
+    {"regression", "texts with a number each", make_one<TextLabelTask>},
+    {"tags", "words with a tag each", make_one<TagTask>},
+    {"spans", "questions and texts that answer them", make_one<AnswerTask>},
+    {"choice", "texts with several endings each", make_one<EndingTask>},
+    {"summaries", "documents with a summary each", make_one<SummaryTask>},
+    {"completions", "prompts and what follows them", make_one<CompletionTask>},
 };
 
 TaskEntry entry_of(const DataSet& set) {
-  for (const auto& [id, make] : tables) {
-    if (id == set.id) return {set, make};
-  }
   for (const auto& [kind, make] : kinds) {
     if (kind == set.kind) return {set, make};
   }
@@ -62,7 +66,14 @@ TaskEntry entry_of(const SampleTaskEntry& task) {
 std::vector<TaskEntry>& entries() {
   static std::vector<TaskEntry> all = [] {
     std::vector<TaskEntry> list;
+    const auto add_tables = [&list] {
+      for (const auto& [id, about, make] : table_tasks) {
+        list.push_back({{id, "", DataKind::tables, {}, "90/5/5", {-1, -1, -1}, about}, make});
+      }
+    };
     for (const DataSet& set : data_sets()) {
+      const bool first_generated = is_generated(set.kind) && !is_generated(list.back().set.kind);
+      if (first_generated) add_tables();  // behind the other kinds of files
       const auto sample = std::find_if(sample_tasks().begin(), sample_tasks().end(),
                                        [&](const SampleTaskEntry& t) { return t.id == set.id; });
       list.push_back(sample != sample_tasks().end() ? entry_of(*sample) : entry_of(set));

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,10 +25,6 @@ namespace longspan {
 
 // What tasks over tables of labelled examples (data/labelled/examples.h) have in common.
 
-/// The value of such a task's option --columns.
-inline constexpr const char* columns_meaning =
-    "columns of the table where they have other names: text=review,label=stars";
-
 /// Returns the files of --data by split: training, validation, test. Only the first two must have
 /// labels. Throws IoError.
 std::array<TableSource, 3> table_sources(const RunConfig& config, const DataSet& set,
@@ -38,6 +35,21 @@ template <class Capability>
 class TableTask : public TaskFor<Capability> {
  public:
   using TaskFor<Capability>::TaskFor;
+
+  void visit(Fields& v) override {
+    v.enter("labelled");
+    v("columns", columns_,
+      "columns of the table where they have other names: text=review,label=stars");
+    visit_options(v);
+    v.leave();
+  }
+  void require_suited(const RunConfig& config, const LanguageModel& model) const override {
+    refuse_writers(config, model);
+    if (implements<Capability>(model) != nullptr) return;
+    refuse_without<Capability>(config, model,
+                               fmt::format("{} asks for {}, and {} has no head for them",
+                                           config.task, wanted(), config.model_name));
+  }
 
   std::vector<std::string> paths(const RunConfig& config) const final {
     std::vector<std::string> all;
@@ -53,21 +65,26 @@ class TableTask : public TaskFor<Capability> {
 
   /// The tables of the three splits.
   std::array<TableSource, 3> sources(const RunConfig& config) const {
-    return table_sources(config, this->set(), columns());
+    return table_sources(config, this->set(), columns_);
   }
 
   /// The table of a file whose rows need no labels.
   TableSource unlabelled(const std::string& path) const {
-    return {{path}, columns().empty() ? ColumnNames{} : ColumnNames(columns()), false};
+    return {{path}, columns_.empty() ? ColumnNames{} : ColumnNames(columns_), false};
   }
 
  protected:
-  /// The value of --columns.
-  virtual const std::string& columns() const = 0;
+  /// Names the options besides `columns`.
+  virtual void visit_options(Fields& /*v*/) {}
+  /// What the task asks a model for, as in "a tag of each word".
+  virtual std::string_view wanted() const { return {}; }
+
+ private:
+  std::string columns_;  ///< ColumnNames
 };
 
-/// Returns the order in which rows of a file are cut into splits: a number below `count`, that of
-/// the row which comes at place `i`. It is the same in all runs.
+/// Returns the row, of `count`, at place `i` of the order in which rows of a file are cut into
+/// splits. The order never changes.
 int64_t row_at(int64_t i, int64_t count);
 
 /// The examples of the three splits.
@@ -75,8 +92,8 @@ template <class Example>
 using Splits = std::array<std::vector<Example>, 3>;
 
 /// Reads the examples of all splits with read(source). Where no file is for validation, those for
-/// training are cut into splits; a test split with files of its own keeps them. Neighbours that
-/// together(a, b) says belong together come into the same split.
+/// training are cut into splits; a test split with files of its own keeps them. Neighbours with
+/// together(a, b) stay in one split.
 template <class Example>
 Splits<Example> read_splits(const RunConfig& config, const std::array<TableSource, 3>& sources,
                             const auto& read, const auto& together) {
@@ -93,7 +110,7 @@ Splits<Example> read_splits(const RunConfig& config, const std::array<TableSourc
           validation.empty() ? "" : validation[0]);
   if (!parts[1].empty()) return parts;
   const std::vector<Example> all = std::move(parts[0]);
-  std::vector<size_t> begins;  // of those that belong together
+  std::vector<size_t> begins;  // of groups that stay together
   for (size_t i = 0; i < all.size(); ++i) {
     if (i == 0 || !together(all[i - 1], all[i])) begins.push_back(i);
   }
@@ -140,6 +157,40 @@ std::vector<Example> batch_of(const std::vector<Example>& all, const TrainingRun
 /// if the model takes them.
 EncoderInputs inputs_of(std::span<const TextRow> rows, const ReadsInputs& model, int32_t padding,
                         Device device);
+
+/// The data of a run of a TableTask.
+template <class Capability, class Example>
+class TableData : public TaskData {
+ public:
+  const std::vector<std::string>& warnings() const final { return warnings_; }
+  int64_t size(const std::string& part) const final { return std::ssize(rows_[part_index(part)]); }
+  double bits(const std::string& part) const final { return evaluate(part).bits; }
+  std::vector<int32_t> first_tokens(int64_t count) const final {
+    const std::vector<Example>& all = rows_[1].empty() ? rows_[0] : rows_[1];
+    if (all.empty()) return {};
+    std::vector<int32_t> tokens = tokens_of(all[0]);
+    tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
+    return tokens;
+  }
+
+ protected:
+  TableData(const TrainingRun& run, const Capability& model, RowMaker maker)
+      : run_(run), model_(model), maker_(std::move(maker)) {}
+  /// The tokens of an example, or the first row of them.
+  virtual std::vector<int32_t> tokens_of(const Example& example) const = 0;
+  /// Warns if some of `all` examples, which are `items`, are longer than a row.
+  void warn_of_cut(int64_t cut, int64_t all, std::string_view items) {
+    if (cut == 0) return;
+    warnings_.push_back(fmt::format("{} of {} {} are cut at {} tokens, --length", cut, all, items,
+                                    run_.config.length));
+  }
+
+  const TrainingRun& run_;
+  const Capability& model_;
+  RowMaker maker_;
+  Splits<Example> rows_;
+  std::vector<std::string> warnings_;
+};
 
 /// The number of classes to plan with: those of the data, or two before they are known.
 inline int64_t label_count(const std::vector<std::string>& labels) {

@@ -60,9 +60,9 @@ struct TagScores {
 /// Returns a run's model as one that tags. Without names of tags, says first what is wrong with the
 /// data, as whoever chose the model has left that out.
 const TagsTokens& tagger_of(const TrainingRun& run, const TagTask& task, bool reads) {
-  if (reads && task.options().labels.empty()) {
-    const auto tables = task.sources(run.config);
-    survey_tags(std::span(tables.data(), 2));
+  if (reads && task.labels().empty()) {
+    const auto sources = task.sources(run.config);
+    survey_tags(std::span(sources.data(), 2));
   }
   return need<TagsTokens>(*run.model);
 }
@@ -90,31 +90,14 @@ void add_figures(const TagScores& scores, bool of_entities, TaskData::Report& r)
 
 }  // namespace
 
-void TagTask::visit(Fields& v) {
-  v.enter("labelled");
-  v("columns", options_.columns, columns_meaning);
-  v("labels", options_.labels, "names of the tags; empty: those of the data");
-  v.leave();
-}
-
-void TagTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
-  refuse_writers(c, model);
-  if (implements<TagsTokens>(model) == nullptr) {
-    refuse_without<TagsTokens>(
-        c, model,
-        fmt::format("{} asks for a tag of each word, and {} has no head for them", c.task,
-                    c.model_name));
-  }
-}
-
 void TagTask::settle(const RunConfig& c) {
-  if (!options_.labels.empty()) return;
+  if (!labels_.empty()) return;
   const auto all = sources(c);
-  options_.labels = survey_tags(std::span(all.data(), 2)).names();
+  labels_ = survey_tags(std::span(all.data(), 2)).names();
 }
 
 TaskSizes TagTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {
-  return {.vocabulary = RowMaker(c.tokenizer).vocabulary(), .tags = label_count(options_.labels)};
+  return {.vocabulary = RowMaker(c.tokenizer).vocabulary(), .tags = label_count(labels_)};
 }
 
 std::optional<HubTask> TagTask::hub_task() const { return HubTask::tags; }
@@ -142,8 +125,8 @@ LanguageModel::Losses TagTask::synthetic_loss(const SyntheticStep& s) const {
 }
 
 TagData::TagData(const TrainingRun& run, const TagTask& task, bool reads)
-    : run_(run), task_(task), model_(tagger_of(run, task, reads)), maker_(run.config.tokenizer) {
-  const std::vector<std::string>& names = task.options().labels;
+    : TableData(run, tagger_of(run, task, reads), RowMaker(run.config.tokenizer)), task_(task) {
+  const std::vector<std::string>& names = task.labels();
   require(model_.tags() == std::ssize(names), "model.tags",
           "got {}; expected {}, one for each of {}", model_.tags(), names.size(),
           fmt::join(names, ", "));
@@ -173,10 +156,7 @@ void TagData::prepare() {
   }
   require(any, "data", "no word of {} has a token in a row of {} tokens, --length",
           data_name(run_.config), run_.config.length);
-  if (cut > 0) {
-    warnings_.push_back(fmt::format("{} of {} sentences are cut at {} tokens, --length", cut,
-                                    rows_[0].size(), run_.config.length));
-  }
+  warn_of_cut(cut, size("train"), "sentences");
 }
 
 TextRow TagData::row_of(const TaggedWords& sentence) const {
@@ -222,7 +202,7 @@ TaskData::Forward TagData::forward(int64_t i, const SegmentMemory& /*memory*/, P
 
 TaskData::Prediction TagData::prediction(const std::vector<std::string>& words, const TextRow& row,
                                          std::span<const float> z) const {
-  const std::vector<std::string>& names = task_.options().labels;
+  const std::vector<std::string>& names = task_.labels();
   const size_t width = names.size();
   std::vector<std::string> tags(words.size());
   Json::Array probabilities(words.size());
@@ -271,7 +251,7 @@ TaskData::Evaluation TagData::evaluate(const std::string& part) const {
   const NoGrad off;
   const EvaluatedRows<TaggedWords> sentences(rows_[part_index(part)], run_.config.length);
   if (sentences.empty()) return {std::nan(""), {}};
-  const std::vector<std::string>& names = task_.options().labels;
+  const std::vector<std::string>& names = task_.labels();
   const size_t width = names.size();
   TagScores scores(std::ssize(names));
   Misses misses;
@@ -327,14 +307,6 @@ TaskData::Evaluation TagData::evaluate(const std::string& part) const {
   misses.report(r);
   const double mean = counted > 0 ? nats / static_cast<double>(counted) : std::nan("");
   return {mean / std::log(2.0), r};
-}
-
-std::vector<int32_t> TagData::first_tokens(int64_t count) const {
-  const std::vector<TaggedWords>& all = rows_[1].empty() ? rows_[0] : rows_[1];
-  if (all.empty()) return {};
-  std::vector<int32_t> tokens = row_of(all[0]).tokens.ids;
-  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
-  return tokens;
 }
 
 }  // namespace longspan

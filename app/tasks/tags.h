@@ -8,62 +8,55 @@
 
 namespace longspan {
 
-/// The options of tags.
-struct TagOptions {
-  std::string columns;              ///< ColumnNames
-  std::vector<std::string> labels;  ///< names of the tags; empty: those of the data
-};
-
 /// A tag for each word of a text, read from tables: tags.
 class TagTask final : public TableTask<TagsTokens> {
  public:
   using TableTask::TableTask;
 
-  void visit(Fields& v) override;
   std::string models() const override { return "models that tag tokens"; }
-  void require_suited(const RunConfig& config, const LanguageModel& model) const override;
   TaskSizes sizes(const RunConfig& config, const LanguageModel& model) const override;
   void settle(const RunConfig& config) override;
-  std::vector<std::string> label_names() const override { return options_.labels; }
+  std::vector<std::string> label_names() const override { return labels_; }
   std::optional<HubTask> hub_task() const override;
+  bool predicts() const override { return true; }
   std::vector<std::string> read_inputs(const std::string& table) const override;
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
 
-  const TagOptions& options() const { return options_; }
+  const std::vector<std::string>& labels() const { return labels_; }
 
  private:
-  const std::string& columns() const override { return options_.columns; }
+  void visit_options(Fields& v) override {
+    v("labels", labels_, "names of the tags; empty: those of the data");
+  }
+  std::string_view wanted() const override { return "a tag of each word"; }
 
-  TagOptions options_;
+  std::vector<std::string> labels_;  // empty: those of the data
 };
 
 /// Data of a run of TagTask. The first token of each word is tagged, as in the examples of the
 /// package transformers; words without a tag, and those behind the end of a row, count nowhere.
-class TagData final : public TaskData {
+class TagData final : public TableData<TagsTokens, TaggedWords> {
  public:
   /// Throws IoError and ValueError about the files, and if the model has another number of tags.
   TagData(const TrainingRun& run, const TagTask& task, bool reads);
 
-  const std::vector<std::string>& warnings() const override { return warnings_; }
-  int64_t size(const std::string& part) const override {
-    return std::ssize(rows_[part_index(part)]);
-  }
   std::string items() const override { return "sentences"; }
   std::string unit() const override { return "word"; }
   void prepare() override;
   bool may_lack_targets() const override { return true; }
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
-  double bits(const std::string& part) const override { return evaluate(part).bits; }
   /// Reports the share of right tags; precision, recall and F1 of entities if tags name some
   /// (B-PER, I-PER), of all and of each type, else F1 of the tags; and the sentences that were
   /// furthest off.
   Evaluation evaluate(const std::string& part) const override;
   /// A line has words between spaces.
   std::vector<Prediction> predict(std::span<const std::string> lines) const override;
-  std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
+  std::vector<int32_t> tokens_of(const TaggedWords& sentence) const override {
+    return row_of(sentence).tokens.ids;
+  }
   TextRow row_of(const TaggedWords& sentence) const;
   std::vector<TextRow> rows_of(std::span<const TaggedWords> sentences) const;
   Tensor logits(std::span<const TextRow> rows, Pass pass) const;
@@ -72,12 +65,7 @@ class TagData final : public TaskData {
   Prediction prediction(const std::vector<std::string>& words, const TextRow& row,
                         std::span<const float> logits) const;
 
-  const TrainingRun& run_;
   const TagTask& task_;
-  const TagsTokens& model_;
-  RowMaker maker_;
-  Splits<TaggedWords> rows_;
-  std::vector<std::string> warnings_;
 };
 
 }  // namespace longspan

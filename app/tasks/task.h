@@ -72,7 +72,8 @@ class Task {
   /// configuration does not suit it.
   virtual void require_suited(const RunConfig& config, const LanguageModel& model) const = 0;
 
-  /// Returns what a run of the task makes of its model, as far as the configuration tells.
+  /// Returns the sizes that the task requires of its model, as far as the configuration determines
+  /// them.
   virtual TaskSizes sizes(const RunConfig& /*config*/, const LanguageModel& /*model*/) const {
     return {};
   }
@@ -110,13 +111,15 @@ class Task {
   virtual bool cuts_files(bool apart) const { return !apart; }
   /// The maximum number of tokens of a sample, for runs with segments of `length`.
   virtual int64_t longest_sample(int64_t length, const LanguageModel& model) const;
-  /// The options that decide which samples come when, and those that decide what is computed of
-  /// them: what a resumed run and one that is evaluated are compared by.
+  /// The options that decide which samples come when, and the options that decide what is computed
+  /// from them. Commands that read a run compare them with the run's.
   virtual std::vector<std::string> order_keys() const { return {}; }
   virtual std::vector<std::string> function_keys() const { return {}; }
   /// Whether a key decides which samples are generated.
   virtual bool decides_samples(std::string_view /*key*/) const { return false; }
 
+  /// Whether TaskData::predict() predicts something of inputs.
+  virtual bool predicts() const { return false; }
   /// Returns the inputs for TaskData::predict() that a table of examples has, whose labels may be
   /// missing. Throws NotImplemented if the task has none, IoError and ValueError about the file.
   virtual std::vector<std::string> read_inputs(const std::string& table) const;

@@ -88,11 +88,7 @@ std::string TaskData::input(const std::string& /*part*/, int64_t /*index*/) cons
 }
 
 std::vector<TaskData::Prediction> TaskData::predict(std::span<const std::string> /*lines*/) const {
-  fail<NotImplemented>(
-      "predict",
-      "predictions are of the tasks classes, pairs, regression, tags and choice; a run "
-      "of spans answers questions (longspan answer), one that writes does so with "
-      "longspan summarise and longspan generate");
+  fail<NotImplemented>("predict", "the task predicts nothing of inputs");
 }
 
 std::vector<TaskData::Prediction> TaskData::find_answers(

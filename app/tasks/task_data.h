@@ -99,8 +99,8 @@ class TaskData {
   virtual std::optional<double> units_per_target(const std::string& /*part*/) const {
     return std::nullopt;
   }
-  /// Returns the perplexity of a target that bits per unit of a split mean; `unit` is that of the
-  /// training split, which stands for others that are not known.
+  /// Returns the perplexity of a target that bits per unit of a split mean; `unit`, the unit of the
+  /// training split, stands in for splits with an unknown one.
   double perplexity(const std::string& part, double bits, const LossUnit& unit) const {
     return LossUnit{unit.name, units_per_target(part).value_or(unit.per_target)}.perplexity(bits);
   }

@@ -188,7 +188,7 @@ double TextData::bits(const std::string& name) const {
   const Score total = streams() ? score_streams(part) : score_segments(part);
   if (total.count == 0) return std::nan("");
   if (!all_are_targets() || part.symbols <= 0) return total.bits();
-  // Tokens of a sample stand for as many symbols as those of the split do on average.
+  // A token of a sample counts as the mean number of symbols of a token of the split.
   const auto read = static_cast<double>(total.count), all = static_cast<double>(part.size()),
              symbols = static_cast<double>(part.symbols);
   return total.bits() * read / (total.count == part.size() ? symbols : symbols * read / all);
@@ -216,8 +216,8 @@ Score TextData::score_segments(const CorpusPart& part) const {
   return all.total();
 }
 
-/// As many streams that what they read beforehand is little beside what they score. Their number is
-/// part of the figure, so it depends on nothing else.
+/// Makes only so many streams that they read few tokens beforehand compared with the tokens that
+/// they score. The number of streams changes the figure, so it depends on nothing else.
 EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
   const int64_t length = run_.config.length;
   const int64_t warm_up = (memory_tokens(*run_.model) + length - 1) / length * length;

@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-/// Predicts the tokens of one text: the next one, or those that a mask hides.
+/// Predicts the tokens of one text: the next token, or masked tokens.
 class TextTask final : public Task {
  public:
   using Task::Task;

@@ -60,30 +60,14 @@ void add_class_scores(const ConfusionMatrix& matrix, TaskData::Report& report) {
 const ClassifiesSequences& classifier_of(const TrainingRun& run, const TextLabelTask& task,
                                          bool reads) {
   if (reads && !task.is_number() && task.options().labels.empty()) {
-    const auto tables = task.sources(run.config);
-    survey_text_labels(std::span(tables.data(), 2),
+    const auto sources = task.sources(run.config);
+    survey_text_labels(std::span(sources.data(), 2),
                        task.is_pair() ? TextCount::two : TextCount::one);
   }
   return need<ClassifiesSequences>(*run.model);
 }
 
 }  // namespace
-
-void TextLabelTask::visit(Fields& v) {
-  v.enter("labelled");
-  options_.visit(v);
-  v.leave();
-}
-
-void TextLabelTask::require_suited(const RunConfig& c, const LanguageModel& model) const {
-  refuse_writers(c, model);
-  if (implements<ClassifiesSequences>(model) == nullptr) {
-    refuse_without<ClassifiesSequences>(
-        c, model,
-        fmt::format("{} asks for classes of a whole text, and {} has no head for them", c.task,
-                    c.model_name));
-  }
-}
 
 std::string TextLabelTask::problem_type() const {
   if (is_number()) return "regression";
@@ -139,10 +123,7 @@ LanguageModel::Losses TextLabelTask::synthetic_loss(const SyntheticStep& s) cons
 }
 
 TextLabelData::TextLabelData(const TrainingRun& run, const TextLabelTask& task, bool reads)
-    : run_(run),
-      task_(task),
-      model_(classifier_of(run, task, reads)),
-      maker_(run.config.tokenizer) {
+    : TableData(run, classifier_of(run, task, reads), RowMaker(run.config.tokenizer)), task_(task) {
   const TextCount count = task.is_pair() ? TextCount::two : TextCount::one;
   const int64_t needed = task.is_number() ? 1 : std::ssize(task.options().labels);
   require(model_.classes() == needed, "model.classes", "got {}; expected {}{}", model_.classes(),
@@ -169,10 +150,7 @@ void TextLabelData::prepare() {
           data_name(run_.config));
   int64_t cut_texts = 0;
   for (const LabelledText& text : rows_[0]) cut_texts += row_of(text).cut ? 1 : 0;
-  if (cut_texts > 0) {
-    warnings_.push_back(fmt::format("{} of {} texts are cut at {} tokens, --length", cut_texts,
-                                    rows_[0].size(), run_.config.length));
-  }
+  warn_of_cut(cut_texts, size("train"), "texts");
 }
 
 TextRow TextLabelData::row_of(const LabelledText& text) const {
@@ -384,14 +362,6 @@ TaskData::Evaluation TextLabelData::evaluate(const std::string& part) const {
   }
   misses.report(r);
   return {nats / static_cast<double>(texts.size()) / std::log(2.0), r};
-}
-
-std::vector<int32_t> TextLabelData::first_tokens(int64_t count) const {
-  const std::vector<LabelledText>& texts = rows_[1].empty() ? rows_[0] : rows_[1];
-  if (texts.empty()) return {};
-  std::vector<int32_t> tokens = row_of(texts[0]).tokens.ids;
-  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
-  return tokens;
 }
 
 }  // namespace longspan

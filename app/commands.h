@@ -50,7 +50,7 @@ std::string name_given(int argc, const char* const* argv, const std::string& com
                        const std::string& about);
 /// Parses the command line with these flags and those of run_flags(), as read_own_flags(). Throws
 /// ValueError on unexpected positional arguments, and on an option that the command does not use,
-/// whatever the model. `command` is the one whose options it takes, if it is not that of argv[0].
+/// whatever the model. `command` names the command whose options it takes, if argv[0] does not.
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                               const std::string& about, size_t words = 0,
                               std::string_view command = {});
@@ -76,7 +76,7 @@ BeamSearch taken_search(CommandLine& line);
 struct Trained {
   TrainingRun run;
   Position at;
-  std::vector<std::string> remarks;  ///< with --other-data: what is not what it was
+  std::vector<std::string> remarks;  ///< with --other-data: what has changed in the data
   bool is_hub = false;               ///< of a hub folder, where nothing is written
 };
 

@@ -19,7 +19,7 @@ namespace {
 // Maximum number of panels of a picture, and of cells along one side of a panel.
 constexpr int64_t drawn_layers = 8, drawn_heads = 8, drawn_cells = 256;
 
-struct Options {
+struct DrawCommandOptions {
   int64_t layer = -1;
   void visit(auto& v) { v("layer", layer); }
 };
@@ -153,7 +153,7 @@ int draw_command(int argc, const char* const* argv) {
       "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of its "
       "newest checkpoint, and pictures/attention.png, with pictures/spans.png if the model learns "
       "spans, and pictures/lifetimes.png if it learns how long it remembers.");
-  Options o;
+  DrawCommandOptions o;
   set_fields(o, taken(line, "draw."));
   const std::string* const out = line.value("--out");
   require(out != nullptr && !out->empty(), "--out", "no folder given; expected --out DIR");

@@ -22,7 +22,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct GenerateCommandOptions {
   std::string prompt = "\n";
   int64_t tokens = 500, top_k = 0, index = -1;
   double temperature = 1, top_p = 1, repetition_penalty = 1;
@@ -51,7 +51,7 @@ std::shared_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
 }
 
 /// Prints a summary, one sentence per line, of a file or of an article of the data.
-void write_summary(const Trained& trained, const CommandLine& line, const Options& o,
+void write_summary(const Trained& trained, const CommandLine& line, const GenerateCommandOptions& o,
                    const BeamSearch& search) {
   const std::string* file = line.value("--document");
   const std::string* part = line.value("--part");
@@ -89,14 +89,14 @@ std::string text_of(std::span<const int64_t> ids, const Tokenizer& tokenizer, in
   return tokenizer.decode(known);
 }
 
-Sampling sampling_of(const Options& o) {
+Sampling sampling_of(const GenerateCommandOptions& o) {
   return {o.temperature, o.top_k, o.top_p, o.repetition_penalty};
 }
 
-/// Prints a prompt and its continuation, token by token: what the text of all tokens has more than
-/// that of those before.
-void draw_one(const LanguageModel& model, const Tokenizer& tokenizer, const Options& o,
-              const std::vector<int32_t>& prompt, int64_t end) {
+/// Prints a prompt and its continuation: after each token, the text by which the decoded text has
+/// grown.
+void draw_one(const LanguageModel& model, const Tokenizer& tokenizer,
+              const GenerateCommandOptions& o, const std::vector<int32_t>& prompt, int64_t end) {
   std::vector<int64_t> all(prompt.begin(), prompt.end());
   std::string shown;
   const auto show = [&] {
@@ -118,7 +118,7 @@ void draw_one(const LanguageModel& model, const Tokenizer& tokenizer, const Opti
 /// Returns what follows each of some prompts: sampled, or the best that a beam search finds.
 std::vector<std::vector<int64_t>> continued(const TrainingRun& run,
                                             const std::vector<std::vector<int32_t>>& prompts,
-                                            const Options& o,
+                                            const GenerateCommandOptions& o,
                                             const std::optional<BeamSearch>& search, int64_t end) {
   if (!search || o.tokens == 0) {
     return generate(*run.model, prompts, o.tokens, sampling_of(o),
@@ -136,7 +136,8 @@ std::vector<std::vector<int64_t>> continued(const TrainingRun& run,
 }
 
 /// Prints a prompt and its continuation.
-void go_on(const Trained& trained, const Options& o, std::optional<BeamSearch> search) {
+void go_on(const Trained& trained, const GenerateCommandOptions& o,
+           std::optional<BeamSearch> search) {
   const TrainingRun& run = trained.run;
   const std::shared_ptr<const Tokenizer> tokenizer = text_tokenizer(run.config);
   const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
@@ -172,8 +173,8 @@ std::vector<std::string> prompts_of(const std::string& path) {
 
 /// Prints what follows each prompt of a file. Prompts of similar length are read together, and each
 /// is continued as it would be alone.
-void go_on_from_file(const Trained& trained, const std::string& path, const Options& o,
-                     std::optional<BeamSearch> search, bool json) {
+void go_on_from_file(const Trained& trained, const std::string& path,
+                     const GenerateCommandOptions& o, std::optional<BeamSearch> search, bool json) {
   const TrainingRun& run = trained.run;
   const std::shared_ptr<const Tokenizer> tokenizer = text_tokenizer(run.config);
   const int64_t end = end_of(run);
@@ -225,8 +226,8 @@ void go_on_from_file(const Trained& trained, const std::string& path, const Opti
 /// Returns how a decoder searches: with --beams, or where --temperature 0 and --no-repeat-ngram ask
 /// for the most likely text without repeats. Nothing if it samples. Throws ValueError if the
 /// options ask for both.
-std::optional<BeamSearch> search_of_decoder(const CommandLine& typed, const Options& o,
-                                            BeamSearch search) {
+std::optional<BeamSearch> search_of_decoder(const CommandLine& typed,
+                                            const GenerateCommandOptions& o, BeamSearch search) {
   const auto given = [&](std::string_view key) { return last_setting(typed.settings, key); };
   const bool beams = given("search.beams") != nullptr;
   if (!beams && given("search.no_repeat_ngram") == nullptr) {
@@ -281,7 +282,7 @@ int generate_command(int argc, const char* const* argv) {
   }
   std::erase_if(line.settings, [](const Setting& s) { return s.key == "seed"; });
   const BeamSearch search = taken_search(line);
-  Options o;
+  GenerateCommandOptions o;
   o.repetition_penalty = search.repetition_penalty;
   set_fields(o, sample_settings);
   check_ranges(o);

@@ -109,7 +109,8 @@ HubDescription description_of(const std::string& out, const RunConfig& config,
     d.labels.clear();
   }
   if (const std::vector<std::string> names = config.of_task->label_names(); !names.empty()) {
-    // A folder that does not name its problem and has the same labels goes out as it came in.
+    // A folder without problem_type stays without it if its labels and the default type are
+    // unchanged.
     const bool as_it_was = d.problem_type.empty() && d.labels == names;
     const std::string problem = config.of_task->problem_type();
     if (!as_it_was || problem != "single_label_classification") d.problem_type = problem;
@@ -137,8 +138,8 @@ bool has_ids_of(const std::string& folder, const Tokenizer& tokenizer) {
   }
 }
 
-/// Writes a tokenizer beside a config.json: the files of its folder where they mean the same there,
-/// else files of its own, if there are such.
+/// Writes a tokenizer beside a config.json: the files of its folder, if they define the same
+/// tokenizer there, else new files, if its kind has any.
 void write_tokenizer(const Tokenizer& tokenizer, const RunConfig& config, const std::string& to) {
   if (fs::is_directory(config.tokenizer)) {
     copy_files(config.tokenizer, to, [](const fs::path& file) {

@@ -115,8 +115,8 @@ std::map<std::string, std::vector<std::string>, std::less<>> tasks_by_key() {
   return all;
 }
 
-/// Returns the settings without the options of other tasks than that of `c`: files of earlier
-/// versions have those of all tasks. Throws ValueError if one was typed.
+/// Returns the settings without the options of tasks other than the one of `c`: files of earlier
+/// versions have the options of all tasks. Throws ValueError if one was typed.
 Settings of_task(const Settings& settings, RunConfig& c) {
   constexpr size_t named = 4;
   const auto owners = tasks_by_key();
@@ -194,9 +194,9 @@ std::string run_of_model(const Settings& settings) {
   return path;
 }
 
-/// Returns settings with the model and the tokenizer of a run before all others. `head`: what the
-/// task asks for; then what the run says of heads is left out, and its labels stay those of the
-/// same head.
+/// Returns settings with the model and the tokenizer of a run before all others. With `head`, the
+/// head that the task needs, the run's own head settings are left out; its labels are kept if it
+/// had this head.
 Settings with_model_of_run(const Settings& settings, const std::string& run,
                            std::optional<HubTask> head) {
   const Settings there = read_toml(run + "/config.toml");

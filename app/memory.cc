@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct MemoryCommandOptions {
   ByteSize budget;
   bool json = false, terms = false;
   std::string ranks = "1";
@@ -221,7 +221,7 @@ int memory_command(int argc, const char* const* argv) {
       "longspan memory --model NAME [--length L] [--batch B] [--budget 4GiB]: what a training "
       "step will keep and need at its peak with each strategy of --memory, and what that costs; "
       "before anything is allocated.");
-  Options o;
+  MemoryCommandOptions o;
   const bool asked = last_setting(line.settings, "memory.budget") != nullptr;
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;

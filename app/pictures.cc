@@ -17,7 +17,7 @@ namespace longspan {
 namespace {
 
 constexpr int64_t reported_tokens = 1024;
-constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
+constexpr int64_t drawn_tokens = 256, pictured_heads = 8, pictured_layers = 8;
 constexpr int64_t drawn_decoded = 128;  // tokens of a decoder that reads a source
 constexpr int64_t drawn_span_tokens = 48;
 constexpr int64_t lifetime_tokens = 4096, lifetime_rows = 40;
@@ -96,23 +96,23 @@ std::vector<DrawnMap> drawn_maps(const LanguageModel& model, const Tensor& token
   const auto* const shown = ask<ShowsAttention>(model);
   require<NoAttentionMap>(shown != nullptr, "attention map", "this model has none");
   std::vector<DrawnMap> maps;
-  for (int64_t layer = 0; layer < std::min(model.layers(), drawn_layers); ++layer) {
+  for (int64_t layer = 0; layer < std::min(model.layers(), pictured_layers); ++layer) {
     maps.push_back(drawn_map(shown->attention_map(tokens, layer)));
   }
   return maps;
 }
 
-/// Returns those of a decoder: of its own tokens, or of the source.
+/// Returns a decoder's attention maps: over its own tokens or, if `cross`, over the source.
 std::vector<DrawnMap> decoder_maps(const ShowsDecoder& model, const Tensor& source,
                                    const Tensor& tokens, bool cross) {
   std::vector<DrawnMap> maps;
-  for (int64_t layer = 0; layer < std::min(model.decoder_layers(), drawn_layers); ++layer) {
+  for (int64_t layer = 0; layer < std::min(model.decoder_layers(), pictured_layers); ++layer) {
     maps.push_back(drawn_map(model.decoder_map(source, tokens, layer, cross)));
   }
   return maps;
 }
 
-/// Draws a panel for each layer and head. All have the same scale.
+/// Draws a panel for each layer and head. All panels share one scale.
 void write_maps(const std::vector<std::string>& paths, const std::string& title,
                 const std::vector<DrawnMap>& maps, const char* queries_of, const char* keys_of) {
   int64_t rows = 0, keys = 0;
@@ -121,7 +121,7 @@ void write_maps(const std::vector<std::string>& paths, const std::string& title,
     keys = std::max(keys, map.keys);
   }
   const auto layers = static_cast<int64_t>(maps.size());
-  const int64_t heads = std::min(maps[0].heads, drawn_heads);
+  const int64_t heads = std::min(maps[0].heads, pictured_heads);
   PanelPicture grid(0, layers, heads, rows, keys);
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto& [all, own, columns, p] = maps[static_cast<size_t>(layer)];

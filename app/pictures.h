@@ -21,7 +21,7 @@ class PanelPicture {
     std::string title, x_label, y_label, value_label;
   };
   /// Writes a picture in the formats that the ends of the paths name (write_line_plot()). Values
-  /// are raised to `exponent` to get the colour; `dark_high` is that of HeatMap. Throws IoError.
+  /// are raised to `exponent` to get the colour; for `dark_high` see HeatMap. Throws IoError.
   void write(const std::vector<std::string>& paths, const Text& text, double exponent,
              bool dark_high = false) const;
 
@@ -41,10 +41,10 @@ std::vector<std::string> draw_run(const TrainingRun& run, const TaskData& task_d
 /// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// Draws "pictures/attention.png": the attention probabilities of each layer and head over the
-/// first tokens of the validation split, all on one scale. Of an encoder-decoder they are those of
-/// the encoder, and "pictures/attention_decoder.png" and "pictures/attention_cross.png" those of
-/// the decoder to itself and to the source. Returns false, and draws nothing, if the model has no
-/// attention map or the split no tokens.
+/// first tokens of the validation split, all on one scale. For an encoder-decoder it shows the
+/// encoder; "pictures/attention_decoder.png" and "pictures/attention_cross.png" show how the
+/// decoder attends to itself and to the source. Returns false, and draws nothing, if the model has
+/// no attention map or the split no tokens.
 bool draw_attention(const TrainingRun& run, const TaskData& task_data);
 /// Returns a line for each layer of a decoder or encoder that says which share of the visible keys
 /// of each head has a probability above 0, at the beginning of the validation split; nothing if

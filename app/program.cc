@@ -26,13 +26,13 @@
 namespace longspan {
 namespace {
 
-struct Command {
+struct NamedCommand {
   const char* name;
   int (*run)(int argc, const char* const* argv);
   const char* about;
 };
 
-constexpr Command commands[] = {
+constexpr NamedCommand commands[] = {
     {"train", train_command, "train a model and leave a run folder"},
     {"eval", eval_command, "score a checkpoint, in bits per byte or what the task has"},
     {"generate", generate_command, "sample text from a checkpoint"},
@@ -75,7 +75,7 @@ const char* name_of_program(int argc, const char* const* argv) {
 std::string usage(const std::string& program) {
   std::string text = "usage: " + program + " COMMAND [options]; " + program +
                      " COMMAND --help lists them\n       " + program + " --version\n";
-  for (const Command& c : commands) {
+  for (const NamedCommand& c : commands) {
     text +=
         "  " + std::string(c.name) + std::string(10 - std::strlen(c.name), ' ') + c.about + "\n";
   }
@@ -143,7 +143,7 @@ int run_command(int argc, char** argv, const std::string& program) {
     fail("ranks", "longspan {} runs in one process; expected it without mpirun", name);
   }
   std::vector<std::string> names;
-  for (const Command& c : commands) {
+  for (const NamedCommand& c : commands) {
     if (name == c.name) {
       const std::string whole = program + " " + name;
       std::vector<const char*> rest(argv + 1, argv + argc);

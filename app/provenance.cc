@@ -106,7 +106,7 @@ std::optional<Split> split_before(const Before& before, const RunConfig& now) {
 
 std::string shares_of(const Split& s) { return fmt::format("{}/{}/{}", s.train, s.valid, s.test); }
 
-/// Returns what is said of another split; "" if it is the same or unknown.
+/// Returns the remark on a split that has changed; "" if it has not, or is unknown.
 std::string other_split(const Before& before, const RunConfig& now) {
   const std::optional<Split> here = split_of(now), there = split_before(before, now);
   if (!here || !there || *here == *there) return {};

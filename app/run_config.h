@@ -48,7 +48,8 @@ struct RunConfig {
   std::string tokenizer;          ///< for bytes; empty: raw bytes
   int64_t length = 0, batch = 0, accumulate = 1;
   int64_t processes = 1;  ///< that mpirun has started; no part of config.toml
-  /// Batches that processes compute at the same time: one each, or some together.
+  /// Number of batches that are computed at once: one for each process, or for each group of
+  /// `ranks.sequence` processes.
   int64_t groups() const { return std::max<int64_t>(processes / ranks.sequence, 1); }
   /// Batches of a step, of all processes together.
   int64_t batches_per_step() const { return accumulate * groups(); }

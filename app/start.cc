@@ -25,8 +25,8 @@ int64_t position_offset(ModelSpec& model) {
   return offset == nullptr ? 0 : offset->integer();
 }
 
-/// Throws ValueError unless the tokens of a run are those that the run in `from` was trained with:
-/// what its checkpoint says or, if that is of an earlier version, what its tokenizer is now.
+/// Throws ValueError unless a run has the tokens that the run in `from` was trained with: the ones
+/// in its checkpoint or, if an earlier version wrote it, the ones of its tokenizer now.
 void require_tokens_of(const RunConfig& config, const RunConfig& there, const Json& values,
                        const std::string& from) {
   const RunTokens here = tokens_of(config), others = [&] {
@@ -88,7 +88,7 @@ void read_pooler(const TrainingRun& run, const HubFolder& folder, std::vector<st
   }
 }
 
-/// Does the same with a hub folder. Returns the names of new heads.
+/// Starts from the weights of a hub folder. Returns the names of new heads.
 std::vector<std::string> start_from_hub(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
   const HubFolder folder = read_hub_folder(start.from);

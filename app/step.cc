@@ -89,7 +89,7 @@ void validate_on(const LanguageModel& model, const RunConfig& c, Device device) 
 }
 
 /// The memories of the batches of a step. As in training steps they are replaced together, after
-/// the update. Of passes that are not run the next memories exist all the same.
+/// the update. The next memories exist also for passes that are not run.
 struct MemoriesOfStep {
   MemoriesOfStep(const LanguageModel& model, const RunConfig& c, Device device, int64_t passes)
       : left_out(static_cast<size_t>(c.accumulate - passes)) {
@@ -108,7 +108,7 @@ struct MemoriesOfStep {
   std::vector<SegmentMemory> now, next;
 };
 
-/// What passes leave for those that follow, as in training steps.
+/// What passes leave allocated for the passes after them, as in training steps.
 struct PassResults {
   PassResults(LanguageModel& of, const RunConfig& c, Device device, int64_t passes)
       : model(of), memories(of, c, device, passes) {}
@@ -181,8 +181,8 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device, const Inspec
                              bool macs) const {
   apply(config_, shape);
   if (config_.processes == 1) return step_of(nullptr, device, inspect, macs);
-  // The first gathers what a checkpoint holds; the last owns what backward passes reach first, when
-  // most is saved. Of many processes those between are like their neighbours.
+  // The first process gathers checkpoints; the last owns the parameters that backward passes reach
+  // first, while most is saved. Of many processes, the others are like their neighbours.
   const auto size = static_cast<int>(config_.processes);
   constexpr int few = 8;
   StepMemory largest;
@@ -322,8 +322,8 @@ StepMemory StepPlanner::step_of(SharedTraining* shared, Device device, const Ins
     round();
     optimizer->step(0);
   }
-  // Gradients of a step before wait, or stand for those of the batches before one that is
-  // inspected.
+  // One round leaves gradients: of an earlier step that waits, or of the batches before the
+  // inspected one.
   if (waits || passes < c.accumulate) round();
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];

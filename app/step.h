@@ -47,8 +47,8 @@ class StepPlanner {
   using Inspect = std::function<void(const MemoryTrace&, const Usage& before)>;
   StepMemory step(const StepShape& shape, Device device = meta_device, const Inspect& inspect = {},
                   bool macs = true) const;
-  /// Does the same on the meta device. Returns nothing if the model cannot be built in this shape;
-  /// `reason` receives the message.
+  /// Predicts step() on the meta device. Returns nothing if the model cannot be built in this
+  /// shape; `reason` receives the message.
   std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr,
                                     bool macs = true) const;
 
@@ -136,7 +136,7 @@ inline constexpr int64_t small_data = int64_t{4} << 20;
 /// The candidates for a strategy.
 enum class Choice : uint8_t {
   own,   ///< only the configuration's own
-  same,  ///< all that compute the same function: --memory auto
+  same,  ///< all strategies with the configuration's function: --memory auto
   any    ///< reversible ones too, although they define another network: --memory auto:reversible
 };
 

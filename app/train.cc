@@ -193,7 +193,7 @@ void set_steps(const CommandLine& line, Prepared& prepared) {
   prepared.profiled.emplace(steps, prepared.run.device);
 }
 
-/// What must be the same in all processes.
+/// Returns the facts that must be equal in all processes.
 Facts identity_of(Prepared& p) {
   Facts facts;
   const Json config = to_json(p.run.config);
@@ -226,7 +226,7 @@ int train_together(Communicator& ranks, const CommandLine& line) {
     });
     start_together(ranks, [&] { require_equal(ranks, identity_of(*prepared)); });
   } catch (const Silent&) {
-    return 0;  // mpirun ends all at the first failure: that of the process which says why
+    return 0;  // mpirun ends all when the first process fails, the one that prints the error
   }
   try {
     training.emplace(*prepared);

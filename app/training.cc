@@ -406,7 +406,7 @@ TensorList Prepared::progress() const {
   if (average) {
     for (NamedTensor& t : average->state()) all.push_back(std::move(t));
   }
-  // Those that compute a batch together have the same memories.
+  // Processes that compute a batch together have equal memories: one of them saves them.
   const int together = shared->sequence.size();
   if (shared->sequence.index() == 0) {
     std::copy_if(own.begin(), own.end(), std::back_inserter(memory),
@@ -597,7 +597,7 @@ bool Training::goes_on(double& elapsed) {
   stopped_ = stop_.requested();
   bool goes_on = !(enough || late || stale_ || stopped_);
   if (!p_.shared) return goes_on;
-  // The clock of the first, and a signal to any of them.
+  // The first process's clock decides for all, and a signal to any process stops all.
   const std::vector<std::string> all = p_.shared->ranks.gather(
       fmt::format("{}{} {:.17g}", goes_on ? 1 : 0, stopped_ ? 1 : 0, elapsed),
       fmt::format("step {}", at_.step + 1));

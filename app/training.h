@@ -182,7 +182,7 @@ class Training {
   std::string unsaid_;  // the reason that say_why_not_recorded() gave last
   bool drift_said_ = false;
   BestValidation best_;
-  bool stale_ = false;    // no better validation for `patience` of them
+  bool stale_ = false;    // the last `patience` validations were not better
   bool stopped_ = false;  // a signal has asked for it
   TensorList progress_;   // of a checkpoint that is being written
 };

@@ -279,7 +279,7 @@ std::vector<Tensor> TrainingSteps::record(const std::vector<Tensor>& in,
   return results;
 }
 
-// Does the same as run() on a recorded step, whose batches all have the same weight.
+// As run(), by a recorded step, whose batches have equal weights.
 StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;

@@ -22,7 +22,7 @@ namespace longspan {
 /// The outcome of the forward and backward passes of one training step.
 struct StepResult {
   double loss = 0;         ///< mean over all targets of the step, in nats
-  NamedNumbers auxiliary;  ///< auxiliary losses, each the same mean of its values in the batches
+  NamedNumbers auxiliary;  ///< auxiliary losses, averaged over batches as `loss` is
   int64_t tokens = 0;      ///< read by the forward passes
   int64_t peak = 0;        ///< of several processes: bytes that the fullest has needed so far
   bool scored = true;      ///< whether any target counted; else the loss is 0
@@ -49,7 +49,7 @@ struct SharedTraining {
 
   Communicator& ranks;
   OwnedParameters owned;
-  std::unique_ptr<Communicator> group;  ///< those that compute the same batches
+  std::unique_ptr<Communicator> group;  ///< the processes that compute the same batches
   SequenceSplit sequence;
 };
 
@@ -64,7 +64,7 @@ class TrainingSteps {
   ///   memories  what streams have kept, one for each batch of a step; empty unless the data are
   ///             streams. Each step that is updated or skipped moves them on by a segment.
   ///   shared    with several processes: what they own, of which the optimizer has this one's part.
-  ///             Of memories it uses those of its own batches.
+  ///             It uses only the memories of its own batches.
   TrainingSteps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer,
                 std::vector<SegmentMemory>& memories, SharedTraining* shared = nullptr)
       : run_(run),
@@ -85,8 +85,8 @@ class TrainingSteps {
   Waiting waiting() const;
   /// Goes on from a checkpoint between two updates. Throws IoError if the model has no such module.
   void wait_for_update(const Waiting& waiting);
-  /// Returns what a gradient of step `step` is multiplied by besides its share of the targets:
-  /// those of different settings add up only once they have the same.
+  /// Returns the factor on a gradient of step `step`, besides its fraction of the targets:
+  /// gradients of different settings can be added only if their factors agree.
   static double scale_of(const RunConfig& config, int64_t step, double factor) {
     return factor /
            static_cast<double>(config.batches_per_step() * config.optimizer.period().at(step));

@@ -11,12 +11,11 @@
 
 namespace longspan::autograd {
 
-/// Selects the results of expensive ops (products, attention) that a checkpoint scope saves, so
-/// that a recomputation reuses them. The last result of a scope, after which nothing is saved, is
-/// never saved itself.
+/// Selects the results of expensive ops (matmul, attention) that a checkpoint scope saves, so that
+/// a recomputation reuses them. A result after which the scope saves nothing more is never saved.
 enum class Results : uint8_t {
   none,
-  inner,  ///< all but the last of each branch of a residual block
+  inner,  ///< all except the last result of each branch of a residual block
   all
 };
 
@@ -40,9 +39,9 @@ class CheckReplays {
 /// A segment of a forward pass that saves what its recomputation needs in place of what its ops
 /// save. Ops record as usual, but a save inside the scope gets a numbered slot. The first backward
 /// that reads a slot recomputes the segment with the same arguments; its saves, in the same order,
-/// fill the slots that are still needed, and it stops after the last of them. Nodes, and so the
-/// order of every sum, are those of the forward pass. Scopes nest: a save of an inner scope during
-/// an outer recomputation is a slot again. Derive from it and define replay().
+/// fill the slots that are still needed, and it stops after the last of them. Gradients still flow
+/// through the nodes of the forward pass, so every sum keeps its order. Scopes nest: a save of an
+/// inner scope during an outer recomputation is a slot again. Derive from it and define replay().
 class CheckpointScope : public SaveSlots, public std::enable_shared_from_this<CheckpointScope> {
  public:
   explicit CheckpointScope(Results kept = Results::none) : kept_(kept) {}

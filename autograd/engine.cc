@@ -77,7 +77,8 @@ class Engine {
 
   bool retains() const { return retain_; }
 
-  /// The sum at an edge to a result of an op, if it exists and is this engine's alone.
+  /// The gradient sum at an edge to an op's result; null unless it exists and no other handle
+  /// shares it.
   Tensor* sum_at(const Edge& edge) {
     const auto entry = pending_.find(edge.node.get());
     if (entry == pending_.end()) return nullptr;
@@ -324,7 +325,7 @@ void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vecto
                   [&] { run_engine(outputs, dy, std::move(targets), leaf_target, retain); });
 }
 
-/// Returns the gradients of the inputs; leaf_target selects where those of other leaves go.
+/// Returns the gradients of the inputs; leaf_target selects where the gradients of other leaves go.
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, LeafTarget leaf_target, bool retain) {
   std::vector<Tensor> result(inputs.size());
@@ -338,7 +339,7 @@ std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const T
     }
     targets.push_back({alive.back().node.get(), alive.back().slot, &result[i]});
   }
-  // Each input is a target once; a repeated input gets the same gradient.
+  // A repeated input is one target; its gradient is returned for each occurrence.
   std::vector<size_t> first(inputs.size());
   std::vector<Target> distinct;
   for (size_t i = 0; i < targets.size(); ++i) {

@@ -20,10 +20,10 @@ struct BackwardOptions {
 /// Nodes run highest sequence first from a work list, never by recursion, and each contribution to
 /// a leaf is added when it arrives: the order of every sum is the same in every run. Saved tensors
 /// are released as soon as their node has run. May be called inside a node's backward. Throws
-/// GradientError if the loss has no history or the graph has been used up, ShapeError if the shape
-/// of dy differs from that of the loss.
+/// GradientError if the loss has no history or the graph has been used up, ShapeError if dy and the
+/// loss differ in shape.
 void backward(const Tensor& loss, const Tensor& dy = {}, const BackwardOptions& options = {});
-/// Several outputs in one pass; gives the sum of their separate backward passes.
+/// One pass over several outputs; the gradients equal the sums over one pass for each output.
 void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
               const BackwardOptions& options = {});
 
@@ -35,8 +35,8 @@ std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const T
 /// For nodes: whether another backward() may follow the running one.
 bool graph_is_retained();
 /// gradients() for wrappers, called inside a node's backward() on the graph that the node has
-/// recomputed. Leaves other than `inputs` get their gradients as they would from the surrounding
-/// backward(), each contribution when it arrives. Throws GradientError outside of a backward().
+/// recomputed. Leaves other than `inputs` receive gradients as from the surrounding backward():
+/// each contribution is added when it arrives. Throws GradientError outside of a backward().
 std::vector<Tensor> gradients_within(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                                      std::span<const Tensor> inputs);
 

@@ -65,7 +65,7 @@ int64_t offset_of(const Tensor& x, int64_t i) {
   return offset;
 }
 
-/// Returns a copy with the same strides, so that strided inputs are tested as such.
+/// Returns a copy with the strides of x, so that f is tested on strided inputs.
 Tensor copy_of(const Tensor& x) {
   int64_t span = x.numel() > 0 ? 1 : 0;
   for (int i = 0; i < x.rank(); ++i) span += x.numel() > 0 ? (x.dim(i) - 1) * x.strides()[i] : 0;

@@ -22,9 +22,9 @@ struct Node;
 /// gradients of BackwardOptions::inputs, report nothing.
 class LeafWatch {
  public:
-  /// Each backward() calls complete(i) once for every leaves[i]. It may take the gradient and leave
-  /// another one (set_grad()); adding to it afterwards is a GradientError. Throws GradientError if
-  /// one is no leaf that requires gradients.
+  /// Each backward() calls complete(i) once for every leaves[i]. complete() may replace the
+  /// gradient (set_grad()); adding to the gradient afterwards is a GradientError. Throws
+  /// GradientError if an element of `leaves` is not a leaf that requires gradients.
   /// `after_node`, if it is set, is called after every node.
   LeafWatch(std::span<const Tensor> leaves, std::function<void(size_t)> complete,
             std::function<void()> after_node = {});
@@ -54,7 +54,7 @@ class LeafWatch {
 
     LeafWatch* watch_;
     std::unordered_map<const autograd::Node*, size_t> leaf_of_;
-    std::vector<int64_t> edges_;  // that have not run, of each leaf; -1: it has been reported
+    std::vector<int64_t> edges_;  // of each leaf, how many have not run; -1: the leaf was reported
   };
 
  private:

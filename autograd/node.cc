@@ -105,7 +105,7 @@ void Node::drop(std::vector<Edge>& edges, std::shared_ptr<Node>& list) {
       e.node->later_ = std::move(list);
       list = std::move(e.node);
     } else {
-      e.node.reset();  // now, so that of two edges to one node the second finds no other owner
+      e.node.reset();  // now, so that a second edge to this node sees itself as the only owner
     }
   }
   edges.clear();

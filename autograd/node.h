@@ -63,7 +63,7 @@ class SavedTensor {
   int64_t slot_ = -1;
 };
 
-/// The properties that a gradient must have: those of its tensor.
+/// The shape, dtype and device of a tensor, which its gradient must have too.
 struct GradientSpec {
   Shape shape;
   DType dtype = DType::f32;
@@ -77,8 +77,9 @@ struct Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// Computes the gradients of the inputs from those of the outputs (undefined if none arrived).
-  /// Recording is off; wrappers turn it on for what they recompute, and may call backward().
+  /// Computes the gradients of the inputs from dy, the gradients of the outputs (undefined if none
+  /// arrived). Recording is off; a wrapper turns it on to recompute a forward pass, and may call
+  /// backward().
   virtual Grads backward(std::span<const Tensor> dy) = 0;
   /// Whether the engine calls add_to() in place of backward(); see AccumulatingNode.
   virtual bool partial() const { return false; }

@@ -28,10 +28,10 @@ class Context {
   /// Whether the gradient of input i is required; for other inputs an undefined one may be
   /// returned.
   bool wants(int i) const { return node_.wants(i); }
-  /// Returns the sum of the gradients that have reached input i from other ops, row-major and of
-  /// its shape, for an op that adds to it faster than it makes a gradient of its own: it then
-  /// returns an undefined gradient for i. Null if there is no such sum. It is never that of a leaf,
-  /// where the contribution of each op is added as one.
+  /// Returns the sum of the gradients that other ops have given input i, row-major and in its
+  /// shape; null if there is none. An op may add its gradient to the sum and then returns an
+  /// undefined gradient for i. Null also for a leaf, which receives the gradient of each op as a
+  /// whole.
   Tensor* add_to(int i) const { return autograd::sum_of_input(node_, i); }
 
  private:
@@ -62,10 +62,10 @@ SaveList save(const T&... tensors) {
 
 namespace autograd {
 
-/// Returns the `count` results of an expensive op: computed, or, if a checkpoint scope is being
-/// recomputed, those that it saved. A recomputation that needs nothing beyond what the op saves
-/// stops here. For this last case, `saved` lists what the op's node will save, if that is known
-/// before the results.
+/// Returns the `count` results of an expensive op: the saved results, if a checkpoint scope is
+/// being recomputed and saved them, or else computed ones. A recomputation that needs nothing
+/// beyond what the op saves stops here. For this last case, `saved` lists what the op's node will
+/// save, if that is known before the results.
 template <class Many, class Compute>
 Many reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs, const SaveList& saved,
                         size_t count, Compute compute) {

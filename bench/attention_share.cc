@@ -1,9 +1,10 @@
-// Measures which share of dense attention's rate sparse attention reaches. Every pattern and dense
-// attention take turns in one process; the best turn of each counts, in CPU time of one thread.
-// Prints one JSON line per pattern: seconds, and useful FLOPs (4 d per attended pair forward, 10 d
-// backward) per second as a share of the dense rate of the same run, of the FMA peak and of the
-// loading peak. Other processes slow all cases equally. The loading probe runs before and after
-// every turn: turns in a slow phase of the machine are repeated and do not count (bench/phases.h).
+// Measures the rate of sparse attention as a fraction of the rate of dense attention. Every pattern
+// and dense attention take turns in one process; the best turn of each counts, in CPU time of one
+// thread. Prints one JSON line per pattern: seconds, and useful FLOPs (4 d per attended pair
+// forward, 10 d backward) per second as a share of the dense rate of the same run, of the FMA peak
+// and of the loading peak. Other processes slow all cases equally. The loading probe runs before
+// and after every turn: turns in a slow phase of the machine are repeated and do not count
+// (bench/phases.h).
 //
 //   bench_attention_share [--rounds N] [--repeat-slow N] [--length L] [--heads H] [--match TEXT]
 

@@ -63,7 +63,7 @@ double median(std::vector<double> x) {
 /// A model by the name under which its figures are printed.
 struct Variant {
   std::string name;
-  int64_t rows = 0, tokens = 0;  ///< of the memory of a layer, and what they stand for
+  int64_t rows = 0, tokens = 0;  ///< of the memory of a layer, and the tokens behind them
   std::function<std::unique_ptr<LanguageModel>(const Init&)> make;
 };
 
@@ -82,7 +82,7 @@ Variant compressive(CompressiveConfig c, Compression f, CompressionLoss loss) {
           [c](const Init& init) { return std::make_unique<Compressive>(c, init); }};
 }
 
-/// Those of a configuration of both families, which is otherwise the same.
+/// The variants of both families of models, in sizes that are otherwise equal.
 std::vector<Variant> variants(const CompressiveConfig& c, const TransformerXLConfig& xl) {
   const int64_t rows = c.mem_len + c.compressed_len;
   return {transformer_xl(xl, rows),

@@ -1,9 +1,9 @@
-// Measures what it saves that each sample deletes its own memories. Prints JSON lines on standard
-// output.
+// Measures how many rows are saved if each sample deletes its own memories. Prints JSON lines on
+// standard output.
 //   bench_deletion CHECKPOINT FILE   rows that the layers of the small Expire-Span keep of a text
-// by the number of streams that it is read in: a mean over them (own), those of the stream that
-// keeps most, and those that all would keep if they deleted equally many, as in the authors' code
-// (common).
+// by the number of streams that it is read in: a mean over them (own), the rows of the stream that
+// keeps most, and the rows that each would keep if all deleted equally many, as in the authors'
+// code (common).
 // That rule deletes a multiple of the segment's length: as many whole segments as have died in the
 // stream of which most lives. Rows are counted after each of 8 segments, once a stream has read as
 // many tokens as a memory can live. There are rows for all that can.

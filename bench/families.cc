@@ -79,7 +79,7 @@ class Subject {
     return (process_seconds() - start) / static_cast<double>(calls_);
   }
 
-  /// Keeps what its turns say.
+  /// Stores the best and the slowest seconds of its turns.
   void keep(const Contestant& turns) {
     best_ = turns.best[0];
     slowest_ = turns.slowest;
@@ -145,8 +145,8 @@ double exponent(const std::vector<int64_t>& lengths, const std::vector<double>& 
 }
 
 /// Fits seconds = token * tokens + pair * pairs by least squares of the relative errors, and
-/// returns the largest of these too. `token` is the cost of a row independent of its pairs, `pair`
-/// the cost of each pair.
+/// returns the largest of these errors too. `token` is the cost of a row independent of its pairs,
+/// `pair` the cost of each pair.
 Json token_and_pair(const std::vector<int64_t>& lengths, const std::vector<double>& pairs,
                     const std::vector<double>& seconds) {
   double tt = 0, tp = 0, pp = 0, t1 = 0, p1 = 0;

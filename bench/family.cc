@@ -209,8 +209,8 @@ Sliding sliding_of(std::string_view kind) {
   return {256, kind == "longformer_globals" ? 64 : 0};
 }
 
-/// Names of the projections; their order, that of WEIGHTS in bench/peers/sparse.py, gives the
-/// seeds.
+/// Names of the projections. Their order gives the seeds and must be the order of WEIGHTS in
+/// bench/peers/sparse.py.
 constexpr std::string_view projections[] = {"q",        "k",        "v",  "q_global",
                                             "k_global", "v_global", "out"};
 

@@ -18,7 +18,7 @@ namespace longspan::bench {
 struct Family {
   std::string_view name;
   bool causal = false;
-  double time_exponent = 1;  ///< exponent of time in the length; that of memory is 1
+  double time_exponent = 1;  ///< exponent of time in the length; memory is linear
 };
 
 /// Returns two dense families, then the sparse ones.

@@ -15,16 +15,16 @@ namespace longspan::bench {
 /// processes do not distort it. Takes about 20 ms of CPU time in each thread.
 double fma_peak(int threads);
 
-/// Measures the same for bf16 dot-product instructions if the processor has them and LONGSPAN_SIMD
+/// Measures the peak of bf16 dot-product instructions if the processor has them and LONGSPAN_SIMD
 /// allows them; otherwise returns fma_peak().
 double dot_peak(int threads);
 
-/// Measures the peak f32 FLOPs per second of loops whose factors are loaded as those of a tile of a
-/// matrix product are: from L1 and L2. On some machines they run at two speeds that alternate
-/// within seconds, while fma_peak() stays the same. Takes about 20 ms of CPU time in each thread.
+/// Measures the peak f32 FLOPs per second of loops that load factors as a tile of a matmul does,
+/// from L1 and L2. On some machines they run at two speeds that alternate within seconds, while
+/// fma_peak() stays the same. Takes about 20 ms of CPU time in each thread.
 double loading_peak(int threads);
 
-/// Measures the same within about 2 ms: which of the speeds it is now.
+/// Measures the current one of the two speeds of loading_peak(), in about 2 ms.
 double loading_probe(int threads);
 
 /// Measures the bytes per second of a triad a = b + s c over arrays far larger than the caches, 3 x

@@ -43,8 +43,8 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-/// Relative errors of one draw of inputs and projection: of all rows together, and the median of
-/// those of each row.
+/// Relative errors of one draw of inputs and projection: over all rows together, and the median
+/// over rows.
 struct RelativeError {
   double all = 0, row = 0;
 };

@@ -31,8 +31,8 @@ struct Turn {
   double probe;
 };
 
-/// Writes what `turns` say of a contestant, by those of fast phases if there are any; returns
-/// whether there are none.
+/// Sets a contestant's figures from its turns in fast phases or, if there are none, from all
+/// `turns`; returns whether there are none.
 bool choose(const std::vector<Turn>& turns, Contestant& contestant) {
   std::vector<const Turn*> chosen;
   for (const Turn& turn : turns) {

@@ -7,8 +7,8 @@
 
 namespace longspan::bench {
 
-/// One of several that take turns. `turn` runs it once and returns the seconds of its parts,
-/// equally many each time.
+/// A computation that is measured in turns with others. `turn` runs it once and returns the seconds
+/// of its parts, equally many each time.
 struct Contestant {
   std::function<std::vector<double>()> turn;
   /// The fewest seconds of each part, and their medians, over the turns that count. Written by
@@ -18,7 +18,7 @@ struct Contestant {
   double slowest = 0;
 };
 
-/// What the loading probe said between turns; rates in FLOPs per second.
+/// Results of the loading probe between turns; rates in FLOPs per second.
 struct Phases {
   double loading_peak = 0;  // the best probe of the process so far
   double lowest = 0, highest = 0;

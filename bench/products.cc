@@ -10,7 +10,7 @@
 //   *_median               over the turns that count
 //   gain                   own / openblas: above 1 OpenBLAS is faster
 //   share_own, ...         of the FMA peak; that of f64 is half of f32's
-//   share_of_loading       the same of the loading peak, for each
+//   share_of_loading       fraction of the loading peak, for each
 //   steady                 whether the samples of the FMA peak agree
 //   phase                  "slow" if one of the three had no turn in a fast phase
 //   loading_peak           the best probe; probe_lowest and probe_highest: those of this product

@@ -23,7 +23,7 @@ FAMILIES = {
     "blockbert": "BlockBERT", "bigbird": "BigBird", "longformer": "Longformer",
     "longformer_globals": "Longformer, globals", "led": "LED's encoder", "etc": "ETC, labels"}
 LAYERS = ("longformer", "longformer_globals", "led", "bigbird")
-FASTER = 1.05  # times: less is within what two measurements of one thing differ
+FASTER = 1.05  # a smaller ratio is within the difference of two equal measurements
 LIMIT_OF_BAND = 1.3
 LIMITS_AT_12288 = {"fixed, merged": 0.60, "strided, merged": 0.45}
 

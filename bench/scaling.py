@@ -64,7 +64,7 @@ def seconds(macs, rate, sent, messages, alpha, beta):
 
 
 def predicted_speed(build, together, batch, length, rate):
-    """Series of tokens per second, over those of one process, for the picture: every process has one batch, or each group."""
+    """Series for the picture: tokens per second relative to one process, with a batch for each process or group."""
     sizes = [n for n in (2, 4, 8, 16, 64, 256, 1024, 4096) if n % together == 0]
     counts = {n: counted(build, n, together, batch, length, 1) for n in sizes}
     macs, _, _ = counted(build, 1, 1, batch, length, 1)

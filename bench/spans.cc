@@ -106,7 +106,7 @@ void set_spans(AdaptiveSpan& model, const Spans& spans, int64_t most) {
 /// A model that is trained on the same tokens again and again, as a stream.
 class Trained {
  public:
-  /// spans  empty: those of the configuration
+  /// spans  empty: as configured
   Trained(const AdaptiveSpanConfig& c, const Spans& spans, int64_t batch, int64_t length)
       : model_(c, Init{}),
         adam_(named_parameters(model_)),

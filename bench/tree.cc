@@ -182,7 +182,7 @@ void pairs(int64_t turns, int64_t length, int64_t heads, bool causal, int64_t on
     // Useful operations: 6 d for each pair forward and 16 d backward, with labels; dense 4 and 10.
     const double flops = (c.k > 0 ? 22.0 : 14.0) * static_cast<double>(kWidth);
     line["of_peak_both"] = flops / all / peak;
-    // What a pair would cost if all products were as fast as those of dense attention.
+    // The cost of a pair if all its matmuls were as fast as in dense attention.
     if (c.k > 0) {
       const auto layout = tree_edges(std::span(&c.length, 1), c.options());
       line["times_dense_products"] = products(*layout) / (7 * static_cast<double>(layout->pairs));

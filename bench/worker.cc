@@ -313,8 +313,8 @@ Workload gpt_step(const Json& request) {
 }
 
 /// One training step of a Reformer with the rules of transformers and its axial positions: forward,
-/// backward, AdamW, with a memory policy. The peak is that of the second step, above what the
-/// process held before.
+/// backward, AdamW, with a memory policy. The peak is measured in the second step, less the memory
+/// that the process held before.
 Workload reformer_step(const Json& request) {
   const Json& shape = request.at("shape");
   const int64_t length = shape.at("length"), model_width = shape.at("model");

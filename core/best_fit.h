@@ -103,7 +103,7 @@ class BestFit {
 namespace memory {
 
 /// Has `drop` called whenever a device has no room for a request, before the request is tried once
-/// more. It frees what is only retained for later calls and can be made again, as caches are.
+/// more. `drop` frees memory that can be rebuilt, such as caches for later calls.
 void when_short(void (*drop)());
 /// Calls these functions.
 void drop_retained();

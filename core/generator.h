@@ -160,8 +160,7 @@ LONGSPAN_HD inline uint64_t drop_threshold(double p) {
 /// fork.
 struct Generator {
   uint64_t key = 0;
-  /// Index of this generator among those of the step that is being recorded; 0 if there is none
-  /// (core/graph.h).
+  /// Index of this generator in the recording that uses it; 0 if none does (core/graph.h).
   uint32_t recorded = 0;
 
   /// Returns an independent generator for an integer or a name.

@@ -16,11 +16,11 @@ enum class MatmulLibrary : uint8_t {
 /// Returns the process-wide setting. OpenBLAS accepts f32 or f64 operands with unit stride along
 /// rows or columns, and a result of the same dtype; it accepts no f32 under a MatmulPrecision other
 /// than f32. All other products, and results that depend on single bits, such as LSH hashes, use
-/// our own kernels. NaN, infinities and empty sums are the same with both.
+/// our own kernels. OpenBLAS and our kernels treat NaN, infinities and empty sums alike.
 MatmulLibrary matmul_library();
-/// Applies to every later product, including those of backward passes whose forward pass is done:
-/// call it before training, not within a step. The first product on OpenBLAS sets that library to
-/// one thread for the whole process.
+/// Applies to every later matmul, also in the backward pass of an earlier forward pass: call it
+/// before training, not within a step. The first product on OpenBLAS sets that library to one
+/// thread for the whole process.
 void set_matmul_library(MatmulLibrary library);
 
 /// Identifies the OpenBLAS, since result bits depend on it: version and kind of kernels, for

@@ -178,8 +178,8 @@ void set_source(DeviceKind kind, const Source& source);
 struct RegionState;
 /// Memory of one device that is reserved. Blocks that a thread allocates between enter() and
 /// leave() come from it and return only to it, whenever they are freed. Other blocks that the
-/// thread frees between the two calls are retained as well. All of it returns to the device with
-/// the Region, or, if some of its blocks outlive the Region, with the last of them. Memory without
+/// thread frees between the two calls are retained as well. All memory returns to the device when
+/// the Region is destroyed or, if blocks outlive it, when the last of them is freed. Memory without
 /// a live block counts as Category::graph.
 class Region {
  public:

@@ -13,12 +13,12 @@ enum class MatmulPrecision : uint8_t {
          ///< with AVX512_BF16
 };
 
-/// Returns the process-wide setting. It applies to f32 operands only; on a device without such
-/// products they stay f32, which is only more precise. Results that depend on single bits, such as
+/// Returns the process-wide setting. It applies to f32 operands only; a device that cannot multiply
+/// in that precision uses f32, which is more precise. Results that depend on single bits, such as
 /// LSH hashes, always use f32.
 MatmulPrecision matmul_precision();
-/// Applies to every later product, including those of backward passes whose forward pass is done:
-/// call it before training, not within a step.
+/// Applies to every later matmul, also in the backward pass of an earlier forward pass: call it
+/// before training, not within a step.
 void set_matmul_precision(MatmulPrecision precision);
 
 /// Applies a setting while it lives.

@@ -14,7 +14,7 @@ class Watch {
  public:
   /// A tensor that a kernel is given.
   struct Operand {
-    int64_t numel = 0, last = 0;  ///< elements, and those of its last axis
+    int64_t numel = 0, last = 0;  ///< number of elements, and size of the last axis
     int64_t bytes = 0;
   };
 
@@ -31,11 +31,11 @@ class Watch {
   virtual void phase_begins(std::string_view phase) = 0;
   virtual void phase_ends() = 0;
 
-  /// Returns that of this thread; null if there is none.
+  /// Returns this thread's watch; null if none is set.
   static Watch* of_thread() {
     return set_.load(std::memory_order_relaxed) == 0 ? nullptr : found();
   }
-  /// Sets, or with null removes, that of this thread. Returns the one before.
+  /// Sets this thread's watch, or removes it with null. Returns the previous one.
   static Watch* set(Watch* watch);
 
  private:

@@ -237,6 +237,10 @@ void require_given(std::string_view op, const Tensor& x, std::string_view name) 
 
 }  // namespace
 
+void require_defined(std::string_view op, const Tensor& x) {
+  require(static_cast<bool>(x), op, "x is undefined");
+}
+
 void require_floating(std::string_view op, const Tensor& x, std::string_view name) {
   require_given<DTypeError>(op, x, name);
   if (is_floating(x.dtype())) return;
@@ -280,6 +284,13 @@ void require_same_device(std::string_view op, Named a, Named b) {
                          fmt::format("devices differ: {} and {}; copy one with to_device",
                                      name_of(a.tensor.device()), name_of(b.tensor.device())),
                          {a, b});
+}
+
+void require_floating_pair(std::string_view op, Named a, Named b) {
+  require_floating(op, a.tensor, a.name);
+  require_floating(op, b.tensor, b.name);
+  require_same_dtype(op, a, b);
+  require_same_device(op, a, b);
 }
 
 void require_same_shape(std::string_view op, Named a, Named b) {

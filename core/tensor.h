@@ -156,6 +156,7 @@ template <class E>
 
 /// Checks shared by ops. Each throws the type in its name and lists the tensor. An undefined tensor
 /// counts as an argument that was not given, and the message says so.
+void require_defined(std::string_view op, const Tensor& x);
 void require_floating(std::string_view op, const Tensor& x, std::string_view name = "x");
 void require_integer(std::string_view op, const Tensor& x, std::string_view name = "x");
 /// Require a rank of at least `rank`, or of exactly `rank`.
@@ -163,6 +164,8 @@ void require_rank(std::string_view op, const Tensor& x, int rank, std::string_vi
 void require_rank_is(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
 void require_same_dtype(std::string_view op, Named a, Named b);
 void require_same_device(std::string_view op, Named a, Named b);
+/// Requires two floating tensors of one dtype and device.
+void require_floating_pair(std::string_view op, Named a, Named b);
 void require_same_shape(std::string_view op, Named a, Named b);
 void require_shape(std::string_view op, const Tensor& x, const Shape& shape,
                    std::string_view name = "x");

@@ -46,7 +46,7 @@ class Reader {
   int64_t step_;
 };
 
-/// Writes an output in the same way: write to to(), then call put().
+/// Writes an output, in place or through a buffer: write to to(), then call put().
 template <class T, class A>
 class Writer {
  public:

@@ -80,7 +80,8 @@ struct Row {
     const Tag<T> d;
     return hn::Mul(hn::Sub(simd::load(d, x + i, left), hn::Set(d, shift)), hn::Set(d, scale));
   }
-  /// Returns the mean of z. That of x minus the maximum would lose its digits beside a large one.
+  /// Returns the mean of z. The mean of x less its maximum would lose digits if the maximum is
+  /// large.
   HWY_INLINE A mean() const {
     const Tag<T> d;
     const size_t N = hn::Lanes(d);
@@ -275,7 +276,7 @@ struct GradientRow {
     }
     return positive_power(d, p, hn::Set(d, 2 - alpha));
   }
-  /// Returns the sum of s g over that of s.
+  /// Returns sum s g / sum s.
   HWY_INLINE A mean() const {
     const Tag<T> d;
     auto sum_s = hn::Zero(d), sum_sg = hn::Zero(d);

@@ -70,7 +70,7 @@ template <class A>
 struct RowGradient {
   A shift, factor, less, own;
 
-  /// For a loss of weight g: sum is that of e^(x - most), uniform is smoothing / classes.
+  /// For a loss of weight g: sum is the sum of e^(x - most), uniform is smoothing / classes.
   RowGradient(A g, A most, A sum, A uniform, double smoothing, double z_loss)
       : shift(rows::shift_of(most)),
         factor(sum == 0 ? A{0} : g / sum),

@@ -1,6 +1,6 @@
 // The multiply-adds per second of this machine, measured: chains of instructions on registers
-// alone, and tiles of sums whose factors are loaded. Neither shares code with the kernels of matrix
-// products, so that a slower product cannot lower the figure that it is held to.
+// alone, and tiles of sums whose factors are loaded. Neither shares code with the matmul kernels,
+// so that a slower kernel cannot lower the peak to which it is compared.
 #include <time.h>
 
 #include <algorithm>

@@ -66,7 +66,7 @@ void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, A
   });
 }
 
-/// Does the same without finish().
+/// sum_over_taps() without finish().
 template <class S, class RowOf, class Add>
 void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, Add&& add) {
   sum_over_taps<S>(y, w, rows, row_of, add, [](Accumulator<S>*, int64_t, int64_t, int64_t) {});

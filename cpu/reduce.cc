@@ -140,7 +140,7 @@ void sum_lines(const SummedAxes& axes, const T* x, Accumulator<T> scale, T* y) {
   const int64_t n = axes.summed.length(), step = axes.summed.step(0), lines = axes.summed.rows();
   const int64_t outputs = axes.kept.numel;
   if (lines == 1 && n > grain && outputs < 16) {
-    const int64_t length = piece_of(n);  // few long sums: the same pieces in parallel
+    const int64_t length = piece_of(n);  // few long sums: their pieces run in parallel
     for (int64_t o = 0; o < outputs; ++o) {
       Accumulator<T> parts[most_pieces] = {};
       const T* from = x + start_of(axes.kept, o);

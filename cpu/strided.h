@@ -11,7 +11,7 @@ namespace longspan::cpu {
 using kernels::Layouts;
 
 /// Calls body(offsets, n) in parallel for ranges of about `grain` elements along the last axis
-/// of the layouts; offsets are those of the range's first element in each layout.
+/// of the layouts; `offsets` locates the range's first element in each layout.
 template <int N, class F>
 void for_ranges(const Layouts<N>& layouts, int64_t grain, F&& body) {
   const int64_t n = layouts.length(), rows = layouts.rows();

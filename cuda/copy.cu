@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// Reads a tile along the contiguous axis of x and writes it along that of y, through shared
-/// memory. The tile index is the fastest part of the task index, the index on the other axes the
-/// slowest. The extra column avoids bank conflicts.
+/// Reads a tile along the contiguous axis of x and writes it along the contiguous axis of y,
+/// through shared memory. The tile index is the fastest part of the task index, the index on the
+/// other axes the slowest. The extra column avoids bank conflicts.
 template <class W>
 __global__ void __launch_bounds__(tile* tile_rows)
     transpose_kernel(const W* x, W* y, const __grid_constant__ kernels::Offsets<2, int64_t> outer,

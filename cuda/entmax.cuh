@@ -114,8 +114,8 @@ __device__ A exp_rest(A t) {
   return sum / 2;
 }
 
-/// Writes the gradient of a row's scores from its probabilities y; dx may be dy. Returns that of
-/// alpha if `of_alpha`, else 0.
+/// Writes the gradient of a row's scores from its probabilities y; dx may be dy. Returns the
+/// gradient of alpha if `of_alpha`, else 0.
 template <class T, int size>
 __device__ Accumulator<T> entmax_row_gradient(const Team<size>& team, const T* y,
                                               Accumulator<T> alpha, const T* dy, T* dx, int64_t n,

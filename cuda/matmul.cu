@@ -203,7 +203,7 @@ const Plan& plan_for(const Problem& problem) {
 constexpr int tile = 16;  // rows and columns of a block of the plain kernel
 
 /// Fallback for matrices that cuBLAS cannot take: any strides, no tensor cores. Sums run over k in
-/// order. Tasks run over the tiles of columns, then those of rows, then the matrices.
+/// order. Tasks are numbered by tile of columns, then tile of rows, then matrix.
 template <class T, class C>
 __global__ void __launch_bounds__(tile* tile)
     plain_kernel(const T* a, int64_t a_row, int64_t a_k, const T* b, int64_t b_k, int64_t b_column,

@@ -115,7 +115,7 @@ struct Backward {
   }
 };
 
-/// work[run, 0, c] = the sum of dy * h over the run's rows, work[run, 1, c] = that of dy.
+/// work[run, 0, c] = the sum of dy * h over the run's rows, work[run, 1, c] = the sum of dy.
 template <class T>
 __global__ void __launch_bounds__(strip_threads)
     columns_kernel(const T* x, const T* dy, const Accumulator<T>* mean, const Accumulator<T>* rstd,

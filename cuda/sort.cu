@@ -108,7 +108,7 @@ void topk(ConstView x, bool descending, View, View indices) {
   sort_rows("topk", x, descending, indices);
 }
 
-/// inverse[r, order[r, i]] = the smallest such i.
+/// inverse[r, j] = the smallest i with order[r, i] = j.
 __global__ void __launch_bounds__(elementwise_threads)
     invert_kernel(Ids order, int64_t count, int64_t n, int64_t* inverse) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;

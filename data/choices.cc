@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "wikihop";
+constexpr const char* kWikihop = "wikihop";
 
 std::vector<std::string> strings(const Json& array) {
   std::vector<std::string> all;
@@ -24,16 +24,17 @@ ChoiceQuestion read_question(const Json& row, const std::string& path) {
   q.query = row["query"].string();
   q.candidates = strings(row["candidates"]);
   q.supports = strings(row["supports"]);
-  require<IoError>(!q.candidates.empty(), kOp, "{}: question {} has no candidates", path, q.id);
+  require<IoError>(!q.candidates.empty(), kWikihop, "{}: question {} has no candidates", path,
+                   q.id);
   std::unordered_set<std::string_view> seen;
   for (const std::string& c : q.candidates) {
-    require<IoError>(seen.insert(c).second, kOp,
+    require<IoError>(seen.insert(c).second, kWikihop,
                      "{}: question {}: the candidate \"{}\" is repeated", path, q.id, c);
   }
   const Json* answer = row.find("answer");
   if (answer == nullptr) return q;
   const auto at = std::find(q.candidates.begin(), q.candidates.end(), answer->string());
-  require<IoError>(at != q.candidates.end(), kOp,
+  require<IoError>(at != q.candidates.end(), kWikihop,
                    "{}: question {}: the answer \"{}\" is none of the {} candidates", path, q.id,
                    answer->string(), q.candidates.size());
   q.answer = at - q.candidates.begin();
@@ -81,7 +82,7 @@ int64_t choice_overhead(const ChoicePieces& question) {
 }
 
 std::vector<ChoiceQuestion> read_wikihop(std::string_view json, const std::string& path) {
-  return read_rows<ChoiceQuestion>(kOp, json, path, "", "id", read_question);
+  return read_rows<ChoiceQuestion>(kWikihop, json, path, "", "id", read_question);
 }
 
 std::vector<ChoiceWindow> choice_windows(const ChoicePieces& question, const ChoiceTokens& special,

@@ -7,9 +7,9 @@
 namespace longspan {
 
 /// Tokens of several groups in random order: token g symbols + s is symbol s of group g, both drawn
-/// uniformly. The target of a token is the symbol of the token of its group before it, as a token
-/// of that group; the first token of each group has none. To predict it a model must find tokens of
-/// the same group, `groups` positions apart on average. Chance accuracy is 1 / symbols.
+/// uniformly. The target of a token is the previous token of its group; the first token of each
+/// group has no target. To predict it a model must find tokens of the same group, `groups`
+/// positions apart on average. Chance accuracy is 1 / symbols.
 struct ClusterTask {
   static constexpr TargetKind kind = TargetKind::tokens;
   int64_t length = 0, groups = 16, symbols = 4;

@@ -17,11 +17,11 @@ namespace longspan {
 ///
 /// A step has 8 tokens: row, column and colour of the first and of the second particle, and two
 /// colours that ask for the latest meeting of a first particle of the one and a second particle of
-/// the other colour, this step's included. With probability `recent` they are those of the latest
-/// meeting, if there has been one, else uniform. The last token of a step has the target 1 + 2 *
-/// (lower half) + (right half) of the cell of that meeting, and none if these colours never met.
-/// Tokens: rows, columns, colours, colours of the question. The four answers are equally likely:
-/// chance accuracy is 1/4.
+/// the other colour, this step's included. With probability `recent` these are the colours of the
+/// latest meeting, if there was one; else they are uniform. The last token of a step has the target
+/// 1 + 2 * (lower half) + (right half) of the cell of that meeting, and none if these colours never
+/// met. Tokens: rows, columns, colours, colours of the question. The four answers are equally
+/// likely: chance accuracy is 1/4.
 struct CollisionTask {
   static constexpr TargetKind kind = TargetKind::tokens;
   static constexpr int64_t step_tokens = 8;

@@ -29,9 +29,9 @@ enum class DataKind : uint8_t {
   images,            ///< CIFAR-10's layout: pixel values, red, green and blue of each
   pixels,            ///< raw pixels, 64 x 64
   generated_labels,  ///< samples of a SampleTask, made on demand: there are no files; with labels
-  generated_tokens,  ///< the same, with targets that are tokens
-  generated_span,    ///< the same, with the positions of an answer
-  generated_documents,  ///< the same, documents with labels of their sentences
+  generated_tokens,  ///< samples of a SampleTask whose targets are tokens
+  generated_span,    ///< samples of a SampleTask with the positions of an answer
+  generated_documents,  ///< documents of a SampleTask with labels of their sentences
   documents,            ///< articles and summaries; read by open_documents()
   promoters,            ///< FASTA with a binary label for each record; read by open_labelled()
   profiles,             ///< arrays of bases and of binary labels; read by open_labelled()
@@ -145,9 +145,9 @@ struct PartFile {
 PartFile open_part(const DataSet& set, const DataPlace& place, int part);
 
 /// Returns the documents of a split (0 train, 1 validation, 2 test): of PART.article, PART.summary
-/// and PART.label, or of a folder of stories (data/io/stories.h), which are those of its folders
-/// train, valid and test or, without these, its own by name, cut by `split`. Only what DataFile
-/// calls optional may be missing. Throws as open_corpus() does.
+/// and PART.label, or of a folder of stories (data/io/stories.h): the stories in its folders train,
+/// valid and test or, without these, its own stories, sorted by name and cut by `split`. Only what
+/// DataFile calls optional may be missing. Throws as open_corpus() does.
 std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part,
                                      const std::string& split = {});
 

@@ -34,8 +34,8 @@ std::vector<TokenDocument> pieces_of(const TokenDocument& document, int64_t most
 struct SentenceMasking {
   double share = 0.15;  ///< of a document's sentences, rounded down
   int64_t most = 5;     ///< sentences of a document
-  double masked = 0.8;  ///< share of the chosen sentences whose tokens become `token`
-  double kept = 0.5;    ///< share of the others that stay; the rest become other sentences
+  double masked = 0.8;  ///< fraction of the chosen sentences whose tokens become `token`
+  double kept = 0.5;    ///< fraction of the other chosen sentences that stay; the rest are replaced
   int32_t token = 0;    ///< replaces every token of a sentence but the last one
 };
 
@@ -61,8 +61,8 @@ struct MaskedDocuments {
 /// is no other). Throws ValueError on a document without sentences.
 MaskedDocuments mask_sentences(std::span<const TokenDocument* const> batch,
                                const SentenceMasking& masking, Generator gen);
-/// Masks sentences of one document, so that they do not depend on a batch: those that become others
-/// become some of `other`.
+/// Masks sentences of one document independently of a batch: sentences to be replaced become
+/// sentences of `other`.
 MaskedDocuments mask_sentences(const TokenDocument& document, const TokenDocument& other,
                                const SentenceMasking& masking, Generator gen);
 

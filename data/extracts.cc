@@ -58,7 +58,7 @@ Both grams_of_summary(std::span<const std::string> summary) {
   return {grams_of(all, 1), grams_of(all, 2)};
 }
 
-/// Counts the n-grams of `more` that `chosen` lacks: all of them, and those of the summary.
+/// Counts the n-grams of `more` that `chosen` lacks: all, and the ones in `wanted`, the summary.
 std::pair<size_t, size_t> new_grams(const Grams& more, const Grams& chosen, const Grams& wanted) {
   std::pair<size_t, size_t> n{0, 0};
   for (const std::string& g : more) {

@@ -21,16 +21,15 @@ struct ExtractOptions {
 };
 
 /// Returns the places of the sentences of a summary, ascending. Sentences are tried by falling
-/// score, those of equal score by their places; one that shares a trigram with a chosen one, or has
-/// more words than are left, is skipped. Throws ValueError if the numbers of scores and sentences
-/// differ, on a score that is NaN, and on options below 0.
+/// score, then by place; a sentence is skipped if it has a trigram of a chosen one, or more words
+/// than are left. Throws ValueError if the numbers of scores and sentences differ, on a score that
+/// is NaN, and on options below 0.
 std::vector<int64_t> select_sentences(std::span<const double> scores,
                                       std::span<const std::string> sentences,
                                       const ExtractOptions& options = {});
 
 /// The overlap that oracles maximise: ROUGE-1 F1 + ROUGE-2 F1 over sets of n-grams, each counted
-/// once. Bigrams do not cross the ends of the chosen sentences, but those of the summary's
-/// sentences.
+/// once. A bigram may span two sentences of the summary, but not two of the chosen sentences.
 double oracle_overlap(std::span<const std::string> chosen, std::span<const std::string> summary);
 
 /// Returns the places of the sentences that come nearest to a summary, in the order in which they

@@ -100,7 +100,7 @@ Overlap binary_overlap(std::span<const int32_t> predictions, std::span<const int
 double matthews(std::span<const int32_t> predictions, std::span<const int32_t> labels);
 /// Pearson correlation; 0 if either is constant.
 double pearson(std::span<const double> x, std::span<const double> y);
-/// Spearman correlation: the same over ranks; equal values share their mean rank.
+/// Spearman correlation: pearson() of the ranks; equal values get their mean rank.
 double spearman(std::span<const double> x, std::span<const double> y);
 /// Probability that a sample of class 1 has a higher score than one of class 0, with ties counted
 /// as one half (Mann and Whitney). Empty if the labels are constant.

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "sequence pairs";
+constexpr const char* kSequencePairs = "sequence pairs";
 
 std::string joined(std::span<const std::string> sentences, char between) {
   std::string text;
@@ -22,7 +22,7 @@ std::string joined(std::span<const std::string> sentences, char between) {
 }
 
 void require_limits(const SequenceLimits& limits) {
-  require(limits.source >= 1 && limits.target >= 1, kOp,
+  require(limits.source >= 1 && limits.target >= 1, kSequencePairs,
           "got at most {} tokens of a source and {} of a target; expected 1 or more", limits.source,
           limits.target);
 }
@@ -149,7 +149,7 @@ std::string written_text(std::span<const int64_t> ids, const Tokenizer& tokenize
 
 SequenceBatch stack(std::span<const SequencePair* const> pairs, const SequenceIds& ids,
                     Device device) {
-  require<ShapeError>(!pairs.empty(), kOp, "there are no pairs to stack");
+  require<ShapeError>(!pairs.empty(), kSequencePairs, "there are no pairs to stack");
   size_t source = 0, target = 0;
   for (const SequencePair* p : pairs) {
     source = std::max(source, p->source.size());
@@ -182,12 +182,12 @@ SequenceBatch stack(std::span<const SequencePair* const> pairs, const SequenceId
 SequenceBatches::SequenceBatches(std::vector<SequencePair> pairs, int64_t batch,
                                  const SequenceIds& ids, uint64_t seed, Device device)
     : pairs_(std::move(pairs)), batch_(batch), ids_(ids), seed_(seed), device_(device) {
-  require(!pairs_.empty(), kOp, "there are no pairs to train on");
-  require(batch >= 1, kOp, "batch is {}; expected 1 or more", batch);
+  require(!pairs_.empty(), kSequencePairs, "there are no pairs to train on");
+  require(batch >= 1, kSequencePairs, "batch is {}; expected 1 or more", batch);
 }
 
 SequenceBatch SequenceBatches::at(int64_t step) const {
-  require(step >= 0, kOp, "step {} is negative", step);
+  require(step >= 0, kSequencePairs, "step {} is negative", step);
   return from_row(step * batch_);
 }
 

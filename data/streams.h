@@ -84,8 +84,8 @@ class SampleStreams {
 };
 
 /// Evaluation of models with a memory: the split is divided into contiguous streams, as equal as
-/// possible, and every token of it is a target exactly once. Each stream but the first reads
-/// `warm_up` tokens before its own, or as many as there are, which do not count.
+/// possible, and every token of it is a target exactly once. Each stream but the first also reads
+/// the `warm_up` tokens before its own, or as many as exist; these are not scored.
 class EvaluationStreams {
  public:
   /// Throws ValueError if streams or length is below 1 or warm_up below 0.
@@ -106,7 +106,7 @@ class EvaluationStreams {
 
  private:
   CorpusPart part_;
-  int64_t all_, first_ = 0;  // the number of streams, the first of those of this object
+  int64_t all_, first_ = 0;  // number of all streams, and index of the first of this object
   int64_t streams_, length_, warm_up_;
   int64_t most_;  // tokens that a stream ends after; by default all of its own
   Device device_;

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "structured text";
+constexpr const char* kStructuredText = "structured text";
 
 bool is_space(uint8_t c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_word(uint8_t c) {
@@ -46,7 +46,7 @@ std::vector<Word> words_of(std::span<const int32_t> tokens, std::span<const uint
   return words;
 }
 
-/// Masks words of a row until the share in the options of its open bytes is masked.
+/// Masks words of a row until the fraction o.word_share of its open bytes is masked.
 void hide_words(std::span<int32_t> tokens, std::span<int32_t> targets,
                 std::span<const uint8_t> open, Generator g, const StructuredOptions& o) {
   const std::vector<Word> words = words_of(tokens, open);
@@ -94,7 +94,7 @@ Tensor data(const auto& values, const Shape& shape) {
 }  // namespace
 
 std::vector<Sentence> split_sentences(std::span<const uint8_t> text, int64_t longest) {
-  require(longest >= 1, kName, "longest is {}; expected 1 or more", longest);
+  require(longest >= 1, kStructuredText, "longest is {}; expected 1 or more", longest);
   std::vector<Sentence> all;
   const auto n = static_cast<int64_t>(text.size());
   const auto at = [&](int64_t i) { return text[static_cast<size_t>(i)]; };
@@ -130,18 +130,19 @@ StructuredBatches::StructuredBatches(std::span<const uint8_t> text, int64_t batc
                                      const StructuredOptions& options)
     : text_(text), batch_(batch), options_(options) {
   const StructuredOptions& o = options_;
-  require(batch >= 1, kName, "batch is {}; expected 1 or more", batch);
-  require(o.n_long >= 1 && o.paragraphs >= 1 && o.sentences >= 1, kName,
+  require(batch >= 1, kStructuredText, "batch is {}; expected 1 or more", batch);
+  require(o.n_long >= 1 && o.paragraphs >= 1 && o.sentences >= 1, kStructuredText,
           "n_long is {}, paragraphs {}, sentences {}; expected 1 or more of each", o.n_long,
           o.paragraphs, o.sentences);
-  require(o.owners >= 1 && o.owners <= 3, kName,
+  require(o.owners >= 1 && o.owners <= 3, kStructuredText,
           "owners is {}; expected 1: the sentence, 2: and the paragraph, 3: and the document",
           o.owners);
   for (const double share : {o.word_share, o.sentence_share}) {
-    require(share >= 0 && share <= 1, kName, "a share to hide is {}; expected 0 to 1", share);
+    require(share >= 0 && share <= 1, kStructuredText, "a share to hide is {}; expected 0 to 1",
+            share);
   }
   sentences_ = split_sentences(text, std::min<int64_t>(128, o.n_long));
-  require(!sentences_.empty(), kName, "the text is empty");
+  require(!sentences_.empty(), kStructuredText, "the text is empty");
   const auto count = static_cast<int64_t>(sentences_.size());
   for (int64_t i = 0; i < count; i = window_end(i)) windows_.push_back(i);
 }

@@ -221,13 +221,13 @@ SpanBatch NeedleBatches::next() {
 namespace {
 
 /// Returns the positions at which all but `mismatches` bases match the motif.
-std::vector<int64_t> places_of(const std::vector<int32_t>& motif, const std::vector<int32_t>& bases,
+std::vector<int64_t> places_of(const std::vector<int32_t>& motif, const std::vector<int32_t>& dna,
                                int64_t mismatches) {
   std::vector<int64_t> places;
-  for (size_t i = 0; i + motif.size() <= bases.size(); ++i) {
+  for (size_t i = 0; i + motif.size() <= dna.size(); ++i) {
     int64_t wrong = 0;
     for (size_t j = 0; j < motif.size() && wrong <= mismatches; ++j) {
-      wrong += bases[i + j] != motif[j] ? 1 : 0;
+      wrong += dna[i + j] != motif[j] ? 1 : 0;
     }
     if (wrong <= mismatches) places.push_back(static_cast<int64_t>(i));
   }
@@ -281,9 +281,9 @@ Sample MotifTask::sample(const SampleKey& key) const {
   constexpr int tries = 32;
   Draws draws = draws_of("motif-dna", key);
   Sample s;
-  std::vector<int32_t> bases(static_cast<size_t>(length));
+  std::vector<int32_t> dna(static_cast<size_t>(length));
   for (int round = 0; round < tries; ++round) {
-    for (int32_t& base : bases) base = static_cast<int32_t>(draws.below(4));
+    for (int32_t& base : dna) base = static_cast<int32_t>(draws.below(4));
     bool as_wanted = true;
     s.targets.clear();
     std::vector<int32_t> wanted;
@@ -299,17 +299,16 @@ Sample MotifTask::sample(const SampleKey& key) const {
       for (size_t m = 0; m < 2; ++m) {
         if (wanted.back() == 0 && form != 2 && form != static_cast<int64_t>(m)) continue;
         const int64_t at = begin + ((m == 1) != reversed ? gap : 0);
-        std::copy(both[m].begin(), both[m].end(), bases.begin() + at);
+        std::copy(both[m].begin(), both[m].end(), dna.begin() + at);
         for (int64_t n = draws.below(mismatches + 1); n > 0; --n) {
-          bases[static_cast<size_t>(at + draws.below(motif))] =
-              static_cast<int32_t>(draws.below(4));
+          dna[static_cast<size_t>(at + draws.below(motif))] = static_cast<int32_t>(draws.below(4));
         }
       }
     }
     for (int64_t p = 0; p < pairs; ++p) {
       const auto both = motifs(key.seed, p);
-      s.targets.push_back(stand_apart(places_of(both[0], bases, mismatches),
-                                      places_of(both[1], bases, mismatches), nearest, furthest)
+      s.targets.push_back(stand_apart(places_of(both[0], dna, mismatches),
+                                      places_of(both[1], dna, mismatches), nearest, furthest)
                               ? 1
                               : 0);
       as_wanted = as_wanted && s.targets.back() == wanted[static_cast<size_t>(p)];
@@ -319,7 +318,7 @@ Sample MotifTask::sample(const SampleKey& key) const {
   s.tokens.push_back(static_cast<int32_t>(first_token()));
   for (int64_t i = 0; i + kmer <= length; ++i) {
     int32_t token = 0;
-    for (int64_t j = 0; j < kmer; ++j) token = 4 * token + bases[static_cast<size_t>(i + j)];
+    for (int64_t j = 0; j < kmer; ++j) token = 4 * token + dna[static_cast<size_t>(i + j)];
     s.tokens.push_back(token);
   }
   return s;

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "triviaqa";
+constexpr const char* kTriviaqa = "triviaqa";
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -49,15 +49,15 @@ bool stays_below(std::string_view file) {
   return !file.empty() && file[0] != '/';
 }
 
-TriviaQuestion read_question(const Json& row, const std::string& path) {
+TriviaQuestion read_trivia(const Json& row, const std::string& path) {
   TriviaQuestion q;
   q.id = row["QuestionId"].string();
   q.text = row["Question"].string();
   Distinct documents, aliases;
   for (const Json& page : row["EntityPages"].array()) {
     const std::string& file = page["Filename"].string();
-    require<IoError>(stays_below(file), kOp, "{}: question {}: \"{}\" is no file of the evidence",
-                     path, q.id, file);
+    require<IoError>(stays_below(file), kTriviaqa,
+                     "{}: question {}: \"{}\" is no file of the evidence", path, q.id, file);
     documents.add(file);
   }
   if (const Json* answer = row.find("Answer")) {
@@ -72,7 +72,7 @@ TriviaQuestion read_question(const Json& row, const std::string& path) {
 }  // namespace
 
 std::vector<TriviaQuestion> read_triviaqa(std::string_view json, const std::string& path) {
-  return read_rows<TriviaQuestion>(kOp, json, path, "Data", "QuestionId", read_question);
+  return read_rows<TriviaQuestion>(kTriviaqa, json, path, "Data", "QuestionId", read_trivia);
 }
 
 std::vector<Answer> find_aliases(std::string_view text, std::span<const std::string> aliases,

@@ -1,5 +1,5 @@
 // Adaptive-Span of Sukhbaatar et al. 2019 in a laptop size: heads on streams of bytes learn how far
-// back they see. Prints what that saves, and the span of every head.
+// back they attend. Prints the multiply-adds that this saves, and the span of every head.
 //   adaptive_span_bytes --data wikixml.xml.gz --steps 1500
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 // BP-Transformer, Ye et al. 2019, on recall from afar: the label after a mark at the start is asked
-// for at the end, among other labels in the noise between. Samples grow from 16 tokens to 259: what
-// spans learn to find where labels are near, they find where labels are far.
+// for at the end, among other labels in the noise between. Samples grow from 16 tokens to 259:
+// spans learn to find labels in short samples, and then find them in long ones too.
 #include <cstdio>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// The Compressive Transformer of Rae et al. 2019 in a laptop size, on streams of bytes: its score,
-// and how much attention each layer gives to 18 parts of its memories and of the segment.
+// The Compressive Transformer of Rae et al. 2019 in a laptop size, on streams of bytes. Prints its
+// score, and how much attention each layer gives to 18 parts of its memories and the segment.
 //   compressive_bytes --data wikixml.xml.gz --steps 1500
 #include <cstdio>
 

@@ -18,7 +18,7 @@ struct Options {
   EtcConfig model = etc_preset("structured");
   std::string data = "runs/data/tinyshakespeare.txt", split = "90/10/0";
   int64_t batch = 8, steps = 500;
-  int64_t owners = 1;  // of a byte: its sentence; 2: and its paragraph; 3: and the document
+  int64_t owners = 1;  // what owns a byte: its sentence; 2: its paragraph too; 3: the document too
   void visit(auto& v) {
     v("model", model)("data", data)("split", split)("batch", batch);
     v("steps", steps)("owners", owners);

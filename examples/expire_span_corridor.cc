@@ -1,5 +1,6 @@
-// Expire-Span of Sukhbaatar et al. 2021 in a corridor: a mark of one of two colours, asked for 501
-// to 1000 steps later. At first all memories live long; the penalty makes the model forget.
+// Expire-Span of Sukhbaatar et al. 2021 in a corridor: the model is asked for the colour of a mark,
+// one of two, 501 to 1000 steps later. At first all memories live long; the penalty makes the model
+// forget.
 #include <cstdio>
 
 #include "longspan.h"

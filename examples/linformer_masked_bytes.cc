@@ -1,5 +1,5 @@
-// Linformer of Wang et al. 2020, sec. 4, in a laptop size: predicts masked bytes of 512, of which
-// learned matrices make 64 rows that every byte attends to.
+// Linformer of Wang et al. 2020, sec. 4, in a laptop size: predicts masked bytes among 512. Every
+// byte attends to 64 rows, into which learned matrices project all keys and values.
 //   linformer_masked_bytes --data runs/data/tinyshakespeare.txt --steps 1000
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 // Shows what global tokens are for: a classifier reads only the first token and says whether the
-// text contains a marker. With --model.globals=none that token attends to layers x window tokens
-// (Beltagy et al. 2020, sec. 3.1).
+// text contains a marker. With --model.globals=none the first token gets information from only
+// layers x window tokens (Beltagy et al. 2020, sec. 3.1).
 #include <cstdio>
 
 #include "longspan.h"

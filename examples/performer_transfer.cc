@@ -1,5 +1,5 @@
-// Performer of Choromanski et al. 2021, sec. 4.3, in a laptop size: the weights of a trained
-// Transformer in a Performer, scored as they are, and again while it is fine-tuned.
+// Performer of Choromanski et al. 2021, sec. 4.3, in a laptop size: loads the weights of a trained
+// Transformer into a Performer, and scores it as it is and while it is fine-tuned.
 //   performer_transfer --data runs/data/tinyshakespeare.txt --steps 600 --more 200
 #include <cstdio>
 

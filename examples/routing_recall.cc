@@ -1,6 +1,6 @@
 // The Routing Transformer of Roy et al. 2020 on copies from afar: the label at the start of a
 // document is asked for at its end, further back than all local layers together see. A question
-// finds the label if both are in one cluster. --routing_layers 0 has local heads alone.
+// finds the label if both are in one cluster. With --routing_layers 0 all heads are local.
 #include <cstdio>
 #include <vector>
 

@@ -1,5 +1,5 @@
 // The Sparse Transformer of Child et al. 2019, sec. 7.2, in a laptop size: bytes of text with fixed
-// attention. Scores with several minimum contexts, as in their table 3.
+// attention. Prints scores for several minimum contexts, as in the paper's table 3.
 //   sparse_transformer_bytes --data wikixml.xml.gz --steps 6000
 #include <cstdio>
 

@@ -1,5 +1,6 @@
-// Transformer-XL of Dai et al. 2019 in a laptop size: streams of bytes, read segment by segment,
-// the memory passed on. Scores with several lengths of the memory, as in their figures 4 and 5.
+// Transformer-XL of Dai et al. 2019 in a laptop size: reads streams of bytes segment by segment and
+// passes the memory on. Prints scores for several lengths of the memory, as in the paper's figures
+// 4 and 5.
 //   transformer_xl_streams --data wikixml.xml.gz --steps 1500
 #include <cstdio>
 

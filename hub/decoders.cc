@@ -37,7 +37,7 @@ constexpr std::string_view gpt2_transposed[] = {"c_attn.weight", "c_proj.weight"
 /// The causal mask, which old files hold.
 constexpr std::string_view gpt2_ignored[] = {".attn.bias", ".attn.masked_bias"};
 
-constexpr HubType types[] = {
+constexpr HubType decoders[] = {
     {.name = "gpt2",
      .class_name = "GPT2",
      .model = "transformer",
@@ -52,6 +52,6 @@ constexpr HubType types[] = {
 
 }  // namespace
 
-std::span<const HubType> detail::hub_decoders() { return types; }
+std::span<const HubType> detail::hub_decoders() { return decoders; }
 
 }  // namespace longspan

@@ -88,12 +88,6 @@ constexpr NamePair roberta_choice[] = {{"pool", "roberta.pooler.dense"},
 constexpr NamePair electra_choice[] = {{"pool", "sequence_summary.summary"},
                                        {"classifier", "classifier"}};
 
-template <class Config>
-Json members_of(const Json& fields, auto keys_of) {
-  auto keys = keys_of(config_of<Config>(fields));
-  return to_json(keys);
-}
-
 Json bert_members(const Json& fields) {
   return members_of<BlockBertConfig>(fields, [](const auto& c) { return encoder_keys(c, "bert"); });
 }
@@ -177,14 +171,14 @@ constexpr NamePair distilbert_aliases[] = {
     {"num_hidden_layers", "n_layers"},
 };
 
-/// What its head for candidates does that no other does.
+/// The only values of these members that ELECTRA's head for candidates has here.
 constexpr OnlyValue electra_only[] = {
     {"summary_type", "\"first\"", "the head for candidates reads the first token"},
     {"summary_use_proj", "true", "the head for candidates has two layers"},
     {"summary_activation", "\"gelu\"", "the head for candidates has gelu"},
 };
 
-/// A type whose files differ from others of its kind in nothing more.
+/// Makes a type that needs no other fields of HubType than these.
 constexpr HubType type_of(std::string_view name, std::string_view class_name,
                           std::string_view model, std::span<const HubArchitecture> classes,
                           const CheckpointFormat& format, Json (*fields)(const ConfigMembers&),
@@ -199,7 +193,7 @@ constexpr HubType type_of(std::string_view name, std::string_view class_name,
           .by_name_alone = by_name_alone};
 }
 
-constexpr HubType types[] = {
+constexpr HubType encoders[] = {
     type_of("bert", "Bert", "blockbert", bert_classes, bert_format, bert, bert_members),
     type_of("big_bird", "BigBird", "bigbird", big_bird_classes, bigbird_format, big_bird,
             big_bird_members),
@@ -232,6 +226,6 @@ constexpr HubType types[] = {
 
 }  // namespace
 
-std::span<const HubType> detail::hub_encoders() { return types; }
+std::span<const HubType> detail::hub_encoders() { return encoders; }
 
 }  // namespace longspan

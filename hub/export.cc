@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "export";
+constexpr const char* kExport = "export";
 
 /// Fields that say how a model is trained or computed, and not what it computes.
 constexpr std::array<std::string_view, 21> free_fields = {"memory",           "chunks",
@@ -127,14 +127,14 @@ Json config_for(const HubType& type, const HubArchitecture& c, const Json& field
   return Json(std::move(members));
 }
 
-/// Returns a field of a model; a dropout of -1 is that of `dropout`.
+/// Returns a field of a model; a dropout of -1 stands for the value of `dropout`.
 Json value_of(const Json& fields, const JsonMember& m) {
   const Json* dropout = fields.find("dropout");
   const bool same = m.name.starts_with("dropout_") && m.value.is_number() && m.value.number() == -1;
   return same && dropout != nullptr ? *dropout : m.value;
 }
 
-/// Returns the fields that a folder gives another value, in words; empty if there are none.
+/// Describes the fields to which a folder gives another value; empty if there are none.
 std::string differences(const Json& ours, const Json& theirs) {
   std::vector<std::string> all;
   for (const JsonMember& m : ours.object()) {
@@ -151,8 +151,8 @@ std::string differences(const Json& ours, const Json& theirs) {
   return fmt::format("{}", fmt::join(all, ", "));
 }
 
-/// Returns `ours` with the values that `origin` has: of the same class all, else those that say
-/// nothing of the head.
+/// Returns `ours` with the members of `origin`: all if its class is the same, else all but members
+/// about the head.
 Json overlaid(const Json& ours, const Json& origin) {
   const Json* own = origin.find("architectures");
   const bool same_class = own != nullptr && *own == ours["architectures"];
@@ -168,7 +168,8 @@ Json overlaid(const Json& ours, const Json& origin) {
   return Json(std::move(members));
 }
 
-/// Returns the folder of a model as one of a type; adds why not to `reasons` and returns nothing.
+/// Returns a model's folder in a type. If the type cannot express the model, adds the reason to
+/// `reasons` and returns nothing.
 std::optional<HubFolder> as_type(const HubType& type, const Json& fields, const HubDescription& d,
                                  std::vector<std::string>& reasons) {
   std::string reason = "it has no class with this head";
@@ -231,10 +232,11 @@ HubFolder hub_folder_for(std::string_view model, const Json& fields, const HubDe
     if (!asked || type.model != model) continue;
     if (std::optional<HubFolder> folder = as_type(type, fields, d, reasons)) return *folder;
   }
-  require<NotImplemented>(!reasons.empty(), kOp,
+  require<NotImplemented>(!reasons.empty(), kExport,
                           "no type of the package transformers computes what {} does{}", model,
                           d.type.empty() ? "" : fmt::format(" and is called {}", d.type));
-  fail<NotImplemented>(kOp, "no type of the package transformers computes what this {} does:\n  {}",
+  fail<NotImplemented>(kExport,
+                       "no type of the package transformers computes what this {} does:\n  {}",
                        model, fmt::join(reasons, "\n  "));
 }
 
@@ -256,12 +258,13 @@ void write_hub_folder(const HubFolder& folder, Module& model, const std::string&
   }
   add_sinusoids(folder, folder.fields, tensors);
   add_shared(folder, tensors);
-  make_folders(path, kOp);
+  make_folders(path, kExport);
   write_tensors(path + "/model.safetensors", tensors, {{"format", "pt"}});
-  replace_file(path + "/config.json", to_string(folder.members) + "\n", kOp);
+  replace_file(path + "/config.json", to_string(folder.members) + "\n", kExport);
   const HubTask task = folder.head->task;
   if (task == HubTask::next_token || task == HubTask::sequence) {
-    replace_file(path + "/generation_config.json", to_string(generation_of(folder)) + "\n", kOp);
+    replace_file(path + "/generation_config.json", to_string(generation_of(folder)) + "\n",
+                 kExport);
   }
 }
 

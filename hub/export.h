@@ -17,8 +17,8 @@ struct HubDescription {
   std::string problem_type = {};         ///< see HubFolder
   std::optional<HubTask> task = {};      ///< what the head is for; nothing: the fields say it
   HubIds ids = {};
-  /// config.json of the folder that the model comes from: what it says is kept where it means the
-  /// same; null: none.
+  /// config.json of the folder that the model comes from, whose members are kept where their
+  /// meaning is unchanged; null: none.
   Json origin = {};
 };
 
@@ -26,13 +26,13 @@ struct HubDescription {
 /// reads as the same fields.
 ///   model   its name here, as "blockbert"
 ///   fields  of its configuration
-/// Throws NotImplemented that says for each type of that model what it cannot express.
+/// Throws NotImplemented, which lists for each type of this model what the type cannot express.
 HubFolder hub_folder_for(std::string_view model, const Json& fields,
                          const HubDescription& description = {});
 
 /// Writes config.json, generation_config.json of models that write, and model.safetensors of a
 /// folder of hub_folder_for() into an empty or missing folder `path`.
-///   others  more tensors of that class, in place of those of the same names
+///   others  more tensors of the class; they replace the model's tensors of equal name
 /// Throws IoError.
 void write_hub_folder(const HubFolder& folder, Module& model, const std::string& path,
                       const TensorList& others = {});

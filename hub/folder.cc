@@ -16,8 +16,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "hub folder";
-
 /// The members that say what the labels are, which ids are special and how numbers are stored: read
 /// here for all types.
 constexpr std::string_view common_members[] = {
@@ -74,18 +72,19 @@ std::string architecture_of(const Json& members, Objections& objections) {
 const HubType& type_of(const Json& members, const std::string& file,
                        const std::string& architecture) {
   if (const Json* name = members.find("model_type")) {
-    require(name->is_string(), kOp, "{}: model_type is {}; expected one of {}", file,
+    require(name->is_string(), detail::hub_op, "{}: model_type is {}; expected one of {}", file,
             to_string(*name), join_types());
     const HubType* type = find_type(name->string());
-    require(type != nullptr, kOp, "{}: this is {}, a type that is not here; expected one of {}",
-            file, name->string(), join_types());
+    require(type != nullptr, detail::hub_op,
+            "{}: this is {}, a type that is not here; expected one of {}", file, name->string(),
+            join_types());
     return *type;
   }
   const HubType* found = nullptr;
   for (const HubType& t : hub_types()) {
     if (find_class(t, architecture) != nullptr) found = &t;
   }
-  require(found != nullptr, kOp,
+  require(found != nullptr, detail::hub_op,
           "{} has no model_type, and its architectures ({}) do not say it; expected one of {}",
           file, architecture.empty() ? "absent" : architecture, join_types());
   return *found;
@@ -177,7 +176,7 @@ HubIds ids_of(const Json& members, Objections& objections) {
   return ids;
 }
 
-/// Returns the members with their first names, and without those that are null.
+/// Returns the members under their first names, without null members.
 Json without_aliases(const Json& given, const HubType& type, Objections& objections) {
   Members members;
   for (const JsonMember& m : given.object()) {
@@ -238,9 +237,9 @@ const CheckpointFormat& HubFolder::format() const {
 }
 
 bool is_hub_folder(const std::string& path) {
-  return kind_of_path(path, kOp) == PathKind::folder &&
-         kind_of_path(path + "/config.json", kOp) == PathKind::file &&
-         kind_of_path(path + "/config.toml", kOp) == PathKind::nothing;
+  return kind_of_path(path, detail::hub_op) == PathKind::folder &&
+         kind_of_path(path + "/config.json", detail::hub_op) == PathKind::file &&
+         kind_of_path(path + "/config.toml", detail::hub_op) == PathKind::nothing;
 }
 
 HubFolder read_hub_folder(const std::string& path) {
@@ -269,7 +268,7 @@ HubFolder hub_folder_of_members(const Json& given, const std::string& path) {
   } catch (const ValueError& error) {
     objections.emplace_back(error.what());
   }
-  require(objections.empty(), kOp,
+  require(objections.empty(), detail::hub_op,
           "{}: this is {}, and it says what the model here would not do:\n  {}", file,
           folder.type->name, fmt::join(objections, "\n  "));
   return folder;
@@ -309,7 +308,7 @@ LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> 
   loaded.folder = read_hub_folder(path);
   if (head) {
     loaded.folder = with_hub_head(loaded.folder, *head);
-    require(loaded.folder.head->task == *head, kOp,
+    require(loaded.folder.head->task == *head, detail::hub_op,
             "{}: no class of {} that is read here has this head", path, loaded.folder.type->name);
   }
   if (head && (*head == HubTask::classes || *head == HubTask::tags) && outputs > 0) {

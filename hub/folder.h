@@ -15,6 +15,11 @@
 
 namespace longspan {
 
+namespace detail {
+/// Names the reader of folders in its errors.
+inline constexpr const char* hub_op = "hub folder";
+}  // namespace detail
+
 /// Ids of special tokens, as a config.json says them; empty where it says nothing.
 struct HubIds {
   std::optional<int64_t> pad, begin, end, separator, decoder_start;
@@ -32,7 +37,7 @@ struct HubFolder {
   /// of labels decides.
   std::string problem_type;
   HubIds ids;
-  Json members;  ///< of config.json, without those that are null
+  Json members;  ///< of config.json, without null members
 
   /// Returns the configuration of the model.
   std::unique_ptr<ModelSpec> spec() const;
@@ -82,7 +87,8 @@ LoadedHubFolder load_hub_folder(const std::string& path, std::optional<HubTask> 
 std::unique_ptr<LanguageModel> build_loaded(const HubFolder& folder, const ModelSpec& spec,
                                             const Init& init, HubTensors& tensors);
 
-/// Returns a folder as that of the class of its type with another head; if there is none, as it is.
+/// Returns a folder in the class of its type that has this head; unchanged if there is no such
+/// class.
 HubFolder with_hub_head(const HubFolder& folder, HubTask head);
 
 /// Compares the header of a folder's weights with the shapes of a model, before one is built.
@@ -97,8 +103,8 @@ TensorList hub_left_out(const HubFolder& folder, const HubTensors& tensors);
 /// without those that the class does not have.
 TensorList hub_named(const HubFolder& folder, Module& model);
 
-/// The same of gradients or parameters of these names, as files store them: parts of one tensor
-/// joined, matrices transposed where the type's are.
+/// Returns parameters, or gradients, with the names of hub_named() as files store them: parts of
+/// one tensor joined, matrices transposed if the type's are.
 TensorList hub_stored(const HubFolder& folder, const TensorList& named);
 
 }  // namespace longspan

@@ -13,10 +13,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "generation_config.json";
+constexpr const char* kGenerationConfig = "generation_config.json";
 
 /// Members that change what is written, unless they have this value: none, "0", "1" or "false".
-constexpr std::pair<std::string_view, std::string_view> unread[] = {
+constexpr std::pair<std::string_view, std::string_view> unread_settings[] = {
     {"bad_words_ids", ""},
     {"begin_suppress_tokens", ""},
     {"constraints", ""},
@@ -59,7 +59,7 @@ const Json* member(const Json& members, std::string_view name) {
 std::optional<int64_t> integer(const Json& members, std::string_view name) {
   const Json* found = member(members, name);
   if (found == nullptr) return {};
-  require(found->is_integer() && found->integer() >= 0, kOp,
+  require(found->is_integer() && found->integer() >= 0, kGenerationConfig,
           "{} is {}; expected an integer, 0 or more", name, to_string(*found));
   return found->integer();
 }
@@ -67,7 +67,8 @@ std::optional<int64_t> integer(const Json& members, std::string_view name) {
 std::optional<double> number(const Json& members, std::string_view name) {
   const Json* found = member(members, name);
   if (found == nullptr) return {};
-  require(found->is_number(), kOp, "{} is {}; expected a number", name, to_string(*found));
+  require(found->is_number(), kGenerationConfig, "{} is {}; expected a number", name,
+          to_string(*found));
   return found->number();
 }
 
@@ -75,8 +76,8 @@ std::optional<EarlyStopping> early_stopping(const Json& members) {
   const Json* found = member(members, "early_stopping");
   if (found == nullptr) return {};
   if (found->is_bool()) return found->boolean() ? EarlyStopping::true_ : EarlyStopping::false_;
-  require(*found == Json("never"), kOp, "early_stopping is {}; expected true, false or \"never\"",
-          to_string(*found));
+  require(*found == Json("never"), kGenerationConfig,
+          "early_stopping is {}; expected true, false or \"never\"", to_string(*found));
   return EarlyStopping::never;
 }
 
@@ -109,7 +110,7 @@ HubGeneration read_hub_generation(const HubFolder& folder) {
   g.length_penalty = number(all, "length_penalty");
   g.repetition_penalty = number(all, "repetition_penalty");
   g.early_stopping = early_stopping(all);
-  for (const auto& [name, neutral] : unread) {
+  for (const auto& [name, neutral] : unread_settings) {
     const Json* found = member(all, name);
     if (found == nullptr || is_neutral(*found, neutral)) continue;
     g.others.push_back(fmt::format("{} = {}", name, to_string(*found)));

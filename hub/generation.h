@@ -22,7 +22,7 @@ struct HubGeneration {
   std::optional<int64_t> beams, no_repeat_ngram;
   std::optional<double> length_penalty, repetition_penalty;
   std::optional<EarlyStopping> early_stopping;
-  /// Members that ask for what is not done here, with their values.
+  /// Members that ask for unsupported behaviour, with their values.
   std::vector<std::string> others;
 };
 

@@ -56,7 +56,7 @@ constexpr NamePair transformer_xl_aliases[] = {
     {"num_hidden_layers", "n_layer"},
 };
 
-constexpr HubType types[] = {
+constexpr HubType memories[] = {
     {.name = "reformer",
      .class_name = "Reformer",
      .model = "reformer",
@@ -77,6 +77,6 @@ constexpr HubType types[] = {
 
 }  // namespace
 
-std::span<const HubType> detail::hub_memories() { return types; }
+std::span<const HubType> detail::hub_memories() { return memories; }
 
 }  // namespace longspan

@@ -29,12 +29,6 @@ Json bigbird_pegasus(const ConfigMembers& members) {
   return to_json(c);
 }
 
-template <class Config>
-Json members_of(const Json& fields, auto keys_of) {
-  auto keys = keys_of(config_of<Config>(fields));
-  return to_json(keys);
-}
-
 Json bart_members(const Json& fields) { return members_of<TransformerConfig>(fields, bart_keys); }
 Json mbart_members(const Json& fields) { return members_of<TransformerConfig>(fields, mbart_keys); }
 Json pegasus_members(const Json& fields) {
@@ -84,7 +78,7 @@ constexpr OnlyValue pegasus_only[] = {
     {"extra_pos_embeddings", "1", "position tables begin at row 0"},
 };
 
-constexpr HubType types[] = {
+constexpr HubType sequences[] = {
     {.name = "bart",
      .class_name = "Bart",
      .model = "transformer",
@@ -138,6 +132,6 @@ constexpr HubType types[] = {
 
 }  // namespace
 
-std::span<const HubType> detail::hub_sequences() { return types; }
+std::span<const HubType> detail::hub_sequences() { return sequences; }
 
 }  // namespace longspan

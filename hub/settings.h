@@ -9,14 +9,13 @@
 
 namespace longspan {
 
-/// Returns the hub folder that settings of a run name: that of `model.name`, or without that of
-/// `start.from`; empty if they name none.
+/// Returns the hub folder that the settings of a run name in `model.name` or, without that key, in
+/// `start.from`; empty if there is none.
 std::string hub_folder_of(const Settings& settings);
 
 /// Returns settings in which a hub folder stands for its model: the name of the model here and its
-/// fields, before all others. A folder that a run starts from says nothing of heads, which follow
-/// from the task; where its type has a class with a head for `task`, its fields are those of that
-/// class. Throws as read_hub_folder() does.
+/// fields, before all others. The task decides the head of a folder in `start.from`: the fields are
+/// for the class with a head for `task`, if the type has one. Throws as read_hub_folder() does.
 Settings with_hub_model(const Settings& settings, std::optional<HubTask> task = {});
 
 /// Whether a field of a model is a head's, which a task asks for.

@@ -66,8 +66,8 @@ struct HubType {
   const CheckpointFormat* format;
   /// Returns the fields of the model with the head that the members ask for.
   Json (*fields)(const ConfigMembers& members);
-  /// Returns the members of a model with these fields. Throws ValueError if it cannot have them;
-  /// what it does not look at, the fields of the result tell.
+  /// Returns the members of a model with these fields. Throws ValueError if the type cannot have a
+  /// value. To find fields that it ignored, read the result with `fields` and compare.
   Json (*members)(const Json& fields);
   /// Members that have a second name: that name, and the one that `fields` reads.
   std::span<const NamePair> aliases = {};
@@ -80,7 +80,7 @@ struct HubType {
   /// Returns the format of files whose model has these fields, where that depends on them; null:
   /// `format`.
   const CheckpointFormat& (*format_of)(const Json& fields) = nullptr;
-  bool by_name_alone = false;  ///< another type has the same models: an export has to name this one
+  bool by_name_alone = false;  ///< another type has the same models, so exports must name this one
 };
 
 /// Returns all types, in alphabetical order.
@@ -94,6 +94,13 @@ Config config_of(const Json& fields) {
   Config config;
   set_fields(config, settings);
   return config;
+}
+
+/// Returns the members of config.json, which `keys_of` makes of a configuration with these fields.
+template <class Config>
+Json members_of(const Json& fields, auto keys_of) {
+  auto keys = keys_of(config_of<Config>(fields));
+  return to_json(keys);
 }
 
 namespace detail {

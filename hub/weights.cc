@@ -21,11 +21,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "hub folder";
 constexpr const char* one_file = "model.safetensors";
 constexpr const char* index_file = "model.safetensors.index.json";
 
-/// The names of a folder's class: those of its type, with the class's own before them.
+/// The parameter names of a folder's class: its own names, then the names of its type.
 struct ClassNames {
   explicit ClassNames(const HubFolder& folder);
 
@@ -77,31 +76,34 @@ std::string renamed(std::string name) {
 
 /// The files of the weights, with the tensors that an index says each has; no tensors: all.
 std::map<std::string, std::set<std::string>> weight_files(const std::string& folder) {
-  if (kind_of_path(folder + "/" + one_file, kOp) != PathKind::nothing) return {{one_file, {}}};
+  if (kind_of_path(folder + "/" + one_file, detail::hub_op) != PathKind::nothing)
+    return {{one_file, {}}};
   const std::string path = folder + "/" + index_file;
-  if (kind_of_path(path, kOp) == PathKind::nothing) {
-    const bool old = kind_of_path(folder + "/pytorch_model.bin", kOp) != PathKind::nothing;
-    require<IoError>(!old, kOp,
+  if (kind_of_path(path, detail::hub_op) == PathKind::nothing) {
+    const bool old =
+        kind_of_path(folder + "/pytorch_model.bin", detail::hub_op) != PathKind::nothing;
+    require<IoError>(!old, detail::hub_op,
                      "{0} has pytorch_model.bin, which can run code when it is read; expected "
                      "safetensors. Convert it in Python:\n"
                      "  from transformers import AutoModel\n"
                      "  AutoModel.from_pretrained(\"{0}\").save_pretrained(\"{0}\")",
                      folder);
-    fail<IoError>(kOp, "{} has neither {} nor {}", folder, one_file, index_file);
+    fail<IoError>(detail::hub_op, "{} has neither {} nor {}", folder, one_file, index_file);
   }
   std::map<std::string, std::set<std::string>> files;
   try {
-    const Json index = parse_json(read_file(path, kOp));
+    const Json index = parse_json(read_file(path, detail::hub_op));
     for (const JsonMember& m : index["weight_map"].object()) {
       const std::string& file = m.value.string();
       require(!file.empty() && file.find('/') == std::string::npos && file != ".." && file != ".",
-              kOp, "it has {} in \"{}\"; expected a file in the same folder", m.name, file);
+              detail::hub_op, "it has {} in \"{}\"; expected a file in the same folder", m.name,
+              file);
       files[file].insert(m.name);
     }
   } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", path, error.what());
+    fail<IoError>(detail::hub_op, "{}: {}", path, error.what());
   }
-  require<IoError>(!files.empty(), kOp, "{} lists no tensors", path);
+  require<IoError>(!files.empty(), detail::hub_op, "{} lists no tensors", path);
   return files;
 }
 
@@ -109,7 +111,7 @@ std::map<std::string, std::set<std::string>> weight_files(const std::string& fol
 void require_listed(const std::string& path, std::set<std::string> listed,
                     const TensorHeader& header) {
   for (const TensorEntry& e : header.entries) listed.erase(e.name);
-  require<IoError>(listed.empty(), kOp, "{} lacks {}, which {} says it has", path,
+  require<IoError>(listed.empty(), detail::hub_op, "{} lacks {}, which {} says it has", path,
                    fmt::join(listed, ", "), index_file);
 }
 
@@ -157,7 +159,7 @@ std::set<const void*> unread_heads(const HubFolder& folder, Module& model) {
   return unread;
 }
 
-/// Adds what became of the tensors: drawn and left out.
+/// Returns how many tensors are read, and which are drawn and left out.
 HubTensors fate_of(const TensorList& tensors, const TensorList& named,
                    const CheckpointFormat& format) {
   std::set<std::string_view> there, wanted, copies;
@@ -229,7 +231,8 @@ HubTensors load_hub_weights(const HubFolder& folder, Module& model) {
   const ClassNames names(folder);
   const TensorList tensors = read_weights(folder);
   const std::string bad = first_nonfinite(tensors);
-  require<IoError>(bad.empty(), kOp, "{}: \"{}\" holds NaN or infinity", folder.path, bad);
+  require<IoError>(bad.empty(), detail::hub_op, "{}: \"{}\" holds NaN or infinity", folder.path,
+                   bad);
   const TensorList parameters = named_parameters(model);
   const TensorList named = hub_named(folder, model);
   // What may be missing: heads that fine-tuning draws, and the bias of logits, a table of zeros
@@ -276,8 +279,8 @@ void check_hub_shapes(const HubFolder& folder, const ModelSpec& spec) {
           members.empty() ? "" : fmt::format(", as {}", fmt::join(members, ", ")));
     }
   }
-  require<IoError>(faults.empty(), kOp, "{}: tensors of other shapes than config.json says:{}",
-                   folder.path, faults);
+  require<IoError>(faults.empty(), detail::hub_op,
+                   "{}: tensors of other shapes than config.json says:{}", folder.path, faults);
 }
 
 TensorList hub_stored(const HubFolder& folder, const TensorList& named) {

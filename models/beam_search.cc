@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "beam_search";
+constexpr const char* kBeamSearch = "beam_search";
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Hypothesis {
@@ -40,10 +40,11 @@ void forbid_repeats(const std::vector<int64_t>& text, int64_t n, double* scores)
 /// Converts the logits of a row to log-probabilities in place.
 void normalise(double* row, int64_t vocab) {
   const double largest = *std::max_element(row, row + vocab);
-  require(std::isfinite(largest), kOp, "the largest logit is {}; expected a number", largest);
+  require(std::isfinite(largest), kBeamSearch, "the largest logit is {}; expected a number",
+          largest);
   double sum = 0;
   for (int64_t v = 0; v < vocab; ++v) sum += std::exp(row[v] - largest);
-  require(!std::isnan(sum), kOp, "a logit is nan; expected numbers");
+  require(!std::isnan(sum), kBeamSearch, "a logit is nan; expected numbers");
   const double log_sum = std::log(sum);
   for (int64_t v = 0; v < vocab; ++v) row[v] = row[v] - largest - log_sum;
 }
@@ -166,24 +167,25 @@ class Sample {
 };
 
 /// Throws if a search cannot be made after prompts of at most `longest` tokens.
-void check(const LanguageModel& model, int64_t longest, int64_t count, const BeamSearch& s) {
-  require(s.beams >= 1, kOp, "beams is {}; expected 1 or more", s.beams);
-  require(std::isfinite(s.length_penalty), kOp, "length_penalty is {}; expected a number",
+void require_consistent(const LanguageModel& model, int64_t longest, int64_t count,
+                        const BeamSearch& s) {
+  require(s.beams >= 1, kBeamSearch, "beams is {}; expected 1 or more", s.beams);
+  require(std::isfinite(s.length_penalty), kBeamSearch, "length_penalty is {}; expected a number",
           s.length_penalty);
-  require(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), kOp,
+  require(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), kBeamSearch,
           "repetition_penalty is {}; expected a number above 0", s.repetition_penalty);
-  require(s.force_begin >= -1 && s.force_begin < model.vocab(), kOp,
+  require(s.force_begin >= -1 && s.force_begin < model.vocab(), kBeamSearch,
           "force_begin is {}; expected a token below {}, or -1: any", s.force_begin, model.vocab());
-  require(s.no_repeat_ngram >= 0, kOp, "no_repeat_ngram is {}; expected 0 (free) or more",
+  require(s.no_repeat_ngram >= 0, kBeamSearch, "no_repeat_ngram is {}; expected 0 (free) or more",
           s.no_repeat_ngram);
-  require(s.end >= -1 && s.end < model.vocab(), kOp,
+  require(s.end >= -1 && s.end < model.vocab(), kBeamSearch,
           "end is {}; expected a token below {}, or -1: there is none", s.end, model.vocab());
-  require(s.end >= 0 || !s.force_end, kOp,
+  require(s.end >= 0 || !s.force_end, kBeamSearch,
           "force_end is set and there is no end; expected the token of it");
-  require(count >= 1, kOp, "count is {}; expected 1 or more", count);
-  require(s.min_count >= 0 && s.min_count < count, kOp,
+  require(count >= 1, kBeamSearch, "count is {}; expected 1 or more", count);
+  require(s.min_count >= 0 && s.min_count < count, kBeamSearch,
           "min_count is {}; expected 0 or more, and less than count = {}", s.min_count, count);
-  require(longest - 1 <= model.max_length() - count, kOp,
+  require(longest - 1 <= model.max_length() - count, kBeamSearch,
           "a prompt of {} and {} tokens after it are more than the {} that the model can read",
           longest, count, model.max_length());
 }
@@ -244,11 +246,11 @@ Beams search_from(const LanguageModel& model, std::vector<Sample> samples, Tenso
 
 Beams beam_search(const LanguageModel& model, const Tensor& prompt,
                   std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search) {
-  require_integer(kOp, prompt, "prompt");
-  require_rank_is(kOp, prompt, 2, "prompt");
-  require<ShapeError>(prompt.dim(1) >= 1, kOp,
+  require_integer(kBeamSearch, prompt, "prompt");
+  require_rank_is(kBeamSearch, prompt, 2, "prompt");
+  require<ShapeError>(prompt.dim(1) >= 1, kBeamSearch,
                       "the prompt is empty; begin with at least one token");
-  check(model, prompt.dim(1), count, search);
+  require_consistent(model, prompt.dim(1), count, search);
   const NoGrad off;
   const int64_t batch = prompt.dim(0), n = prompt.dim(1);
   const std::vector<int64_t> words = cast(prompt, DType::i64).to_vector<int64_t>();
@@ -263,14 +265,15 @@ Beams beam_search(const LanguageModel& model, const Tensor& prompt,
 
 Beams beam_search(const LanguageModel& model, std::span<const std::vector<int32_t>> prompts,
                   int64_t count, const BeamSearch& search) {
-  require<ShapeError>(!prompts.empty(), kOp, "there are no prompts");
+  require<ShapeError>(!prompts.empty(), kBeamSearch, "there are no prompts");
   size_t shortest = SIZE_MAX, longest = 0;
   for (const std::vector<int32_t>& prompt : prompts) {
-    require<ShapeError>(!prompt.empty(), kOp, "a prompt is empty; begin with at least one token");
+    require<ShapeError>(!prompt.empty(), kBeamSearch,
+                        "a prompt is empty; begin with at least one token");
     shortest = std::min(shortest, prompt.size());
     longest = std::max(longest, prompt.size());
   }
-  check(model, static_cast<int64_t>(longest), count, search);
+  require_consistent(model, static_cast<int64_t>(longest), count, search);
   const NoGrad off;
   std::vector<Sample> samples;
   std::vector<int64_t> first;

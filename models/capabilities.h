@@ -56,7 +56,7 @@ class WritesSequences : public virtual Decodes {
   static constexpr std::string_view capability = "writing a sequence after a source";
   /// Whether the model, as it is configured, does so.
   virtual bool writes_sequences() const { return true; }
-  /// The largest number of tokens of a source; LanguageModel::max_length() is that of a target.
+  /// The maximum number of tokens of a source; LanguageModel::max_length() bounds the target.
   virtual int64_t max_source_length() const = 0;
   /// The loss with teacher forcing: the decoder reads tokens [B, L], and targets [B, L] hold the
   /// token that follows each of them.
@@ -202,8 +202,8 @@ class ShowsAttention {
   static constexpr std::string_view capability = "pictures of its attention";
   virtual ~ShowsAttention() = default;
   /// [H, L, T] f32: the attention probabilities of layer `layer` for tokens [1, L]. For an
-  /// encoder-decoder: those of the encoder, for the source. Throws NoAttentionMap if the layer
-  /// computes no probabilities.
+  /// encoder-decoder, tokens are the source and layers are the encoder's. Throws NoAttentionMap if
+  /// the layer computes no probabilities.
   virtual Tensor attention_map(const Tensor& tokens, int64_t layer) const = 0;
   /// Says which keys each query attends to in layer `layer` (numbered as above) for `length`
   /// tokens, without computing attention. Throws NotImplemented, also here, if that depends on the

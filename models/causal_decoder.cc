@@ -116,7 +116,7 @@ SegmentMemory CausalDecoder::empty_memory(int64_t batch) const {
   const int64_t rows = memory_length();
   for (int64_t i = 0; rows > 0 && i < options_.n_layer; ++i) {
     InputRows m = free_rows(batch, rows, options_.d_model, compute_, device());
-    // They stay the same for all layers.
+    // All layers share one tensor of begins.
     if (i > 0) m.begin = memory.layers.front().get<InputRows>().begin;
     if (options_.phantom_zero_memory) m.begin = {};
     memory.layers.push_back(LayerMemory::of(std::move(m)));

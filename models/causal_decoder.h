@@ -23,7 +23,7 @@ struct DecoderOptions {
   int64_t vocab = 0, n_layer = 0, n_head = 0, d_model = 0;
   int64_t n_max = 0;    ///< the longest sequence; 0: any
   int64_t d_embed = 0;  ///< width of the token table; 0: d_model
-  int64_t d_exit = 0;   ///< width of the classifier's input; 0: that of the token table
+  int64_t d_exit = 0;   ///< width of the classifier's input; 0: width of the token table
   Scheme token = {}, classifier = {};
   bool tie_embedding = false;  ///< the classifier shares the token table
   bool head_bias = false;

@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "checkpoint";
+constexpr const char* kCheckpoint = "checkpoint";
 
 /// Splits "layers.3.attention.q.weight" into "layers.#.attention.q", "3" and ".weight", and "u"
 /// into itself and nothing.
@@ -59,7 +59,8 @@ std::string theirs(const CheckpointFormat& format, const std::string& ours) {
              numbered(pair->theirs, s.number) + (alone ? "" : s.kind);
     }
   }
-  fail<NotImplemented>(kOp, "checkpoints of {} have no name for {}", format.model_type, ours);
+  fail<NotImplemented>(kCheckpoint, "checkpoints of {} have no name for {}", format.model_type,
+                       ours);
 }
 
 /// Returns the copies that a model with these parameters has: of each layer, and of an untied head.

@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "start_from";
+constexpr const char* kStartFrom = "start_from";
 constexpr std::string_view kGlobal = "_global.", kTable = "position.weight";
 constexpr std::string_view kTokens = "embed.token.weight";
 
@@ -103,13 +103,13 @@ void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string
   for (const NamedTensor& p : to) {
     if (find(old, name_of(p.name)) == nullptr) missing.push_back(p.name);
   }
-  require(missing.empty(), kOp, "the model to start from lacks {}", listed(missing));
+  require(missing.empty(), kStartFrom, "the model to start from lacks {}", listed(missing));
   std::vector<Tensor> values;
   for (const NamedTensor& p : to) {
     const Tensor there = find(old, name_of(p.name))->detach();
     Tensor value = cast(to_device(there, p.tensor.device()), p.tensor.dtype());
     if (p.name.ends_with(kTable) && value.rank() == 2 && value.dim(1) == p.tensor.dim(1)) {
-      require<ShapeError>(rows.dropped >= 0 && rows.dropped < value.dim(0), kOp,
+      require<ShapeError>(rows.dropped >= 0 && rows.dropped < value.dim(0), kStartFrom,
                           "{} has {} rows, of which {} cannot be dropped", p.name, value.dim(0),
                           rows.dropped);
       value = slice(value, 0, rows.dropped);
@@ -120,7 +120,7 @@ void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string
     const bool more_tokens =
         p.name == kTokens && value.dim(0) < p.tensor.dim(0) && value.dim(1) == p.tensor.dim(1);
     if (more_tokens) value = kept_rows(value, p.tensor);
-    require<ShapeError>(value.shape() == p.tensor.shape(), kOp, "{} is {} here and {} there",
+    require<ShapeError>(value.shape() == p.tensor.shape(), kStartFrom, "{} is {} here and {} there",
                         p.name, to_string(p.tensor.shape()), to_string(value.shape()));
     values.push_back(value);
   }

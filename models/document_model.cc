@@ -14,10 +14,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "documents";
+constexpr const char* kDocuments = "documents";
 
 std::vector<int32_t> on_host(const Tensor& ids) {
-  graph::refuse(kName, "the host reads where sentences end");
+  graph::refuse(kDocuments, "the host reads where sentences end");
   return cast(ids, DType::i32).to_vector<int32_t>();
 }
 
@@ -25,7 +25,8 @@ std::vector<int32_t> on_host(const Tensor& ids) {
 
 DocumentModel::CutRows DocumentModel::cut(const Tensor& rows,
                                           const std::vector<int64_t>& lengths) const {
-  if (rows.rank() != 2) fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", rows}});
+  if (rows.rank() != 2)
+    fail_with<ShapeError>(kDocuments, "tokens must be [B, L]", {{"tokens", rows}});
   const int64_t columns = rows.dim(1);
   const std::vector<int32_t> tokens = on_host(rows);
   const int32_t end = special().sentence_end;
@@ -37,7 +38,7 @@ DocumentModel::CutRows DocumentModel::cut(const Tensor& rows,
     ++to.sentences.back();
   };
   for (size_t b = 0; b < lengths.size(); ++b) {
-    require<ShapeError>(lengths[b] >= 1 && lengths[b] <= columns, kName,
+    require<ShapeError>(lengths[b] >= 1 && lengths[b] <= columns, kDocuments,
                         "row {} has {} tokens; expected 1 to {}", b, lengths[b], columns);
     to.documents.push_back(0);
     const int64_t first = static_cast<int64_t>(b) * columns;
@@ -105,7 +106,7 @@ SentenceTargets DocumentModel::written_of(const CutRows& rows,
 LanguageModel::Losses DocumentModel::label_loss(const PackedDocuments& in,
                                                 const std::vector<int32_t>& of_sentences,
                                                 Pass pass) const {
-  require<ShapeError>(of_sentences.size() == in.sentences.size(), kName,
+  require<ShapeError>(of_sentences.size() == in.sentences.size(), kDocuments,
                       "got {} labels for {} sentences; expected one for each", of_sentences.size(),
                       in.sentences.size());
   const Tensor targets = Tensor::from(of_sentences, {std::ssize(of_sentences)}, device());
@@ -116,9 +117,9 @@ LanguageModel::Losses DocumentModel::label_loss(const PackedDocuments& in,
 
 LanguageModel::Losses DocumentModel::loss(const Tensor& tokens, const Tensor& targets,
                                           const SegmentMemory& memory, Pass pass) const try {
-  require_no_memory(kName, memory);
+  require_no_memory(kDocuments, memory);
   if (targets.shape() != tokens.shape()) {
-    fail_with<ShapeError>(kName, "targets must have the shape of tokens",
+    fail_with<ShapeError>(kDocuments, "targets must have the shape of tokens",
                           {{"tokens", tokens}, {"targets", targets}});
   }
   const CutRows rows = cut(tokens);
@@ -135,7 +136,7 @@ LanguageModel::Losses DocumentModel::loss(const Tensor& tokens, const Tensor& ta
   }
   return label_loss(rows.documents, of_sentences, pass);
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(kDocuments);
 }
 
 Tensor DocumentModel::logits(const Tensor& tokens, Pass pass) const {
@@ -171,7 +172,7 @@ std::unique_ptr<DecodeState> DocumentModel::start_after(const SourceTokens& sour
       if (found < 0 && in.tokens[first] == special().mask) found = static_cast<int64_t>(slot);
       first += static_cast<size_t>(in.sentences[slot]);
     }
-    require(found >= 0, kName,
+    require(found >= 0, kDocuments,
             "row {} has no masked sentence to write; expected one that begins with token {}", row,
             special().mask);
     slots.push_back(found);

@@ -22,7 +22,7 @@
 namespace longspan {
 namespace {
 
-void check(std::string_view model, const EncoderConfig& c) {
+void require_consistent(std::string_view model, const EncoderConfig& c) {
   check_fields(model, c);
   require_heads(model, c.d_model, c.n_head);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, model,
@@ -78,7 +78,7 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
       config_(config),
       compute_(compute_dtype(config.precision, init.dtype)) {
   const EncoderConfig& c = config_;
-  check(name_, c);
+  require_consistent(name_, c);
   require(static_cast<int64_t>(attention.size()) == c.n_layer, name_,
           "{} attention layers for {} blocks", attention.size(), c.n_layer);
   const Scheme weights = scheme_of(c);
@@ -152,7 +152,7 @@ Tensor Encoder::positions(const Tensor& tokens, int64_t first, const OwnRows& ow
   require(first == 0, name_, "positions that skip padding start with the sequence");
   const Tensor real = not_equal(tokens, full_like(tokens, static_cast<double>(c.padding_id)));
   const Tensor count = cumsum(real, 1);  // i64 [B, L]
-  Embedding rows;                        // row 0 is that of padding
+  Embedding rows;                        // row 0 is for padding
   rows.weight = narrow(position_.weight, 0, c.position_offset - 1, c.n_max + 1);
   return rows.forward(own.of(where(real, count, zeros_like(count))), 0);
 }

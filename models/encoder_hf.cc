@@ -9,8 +9,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
 constexpr NamePair bert_heads[] = {
     {"mlm.dense", "cls.predictions.transform.dense"},
     {"mlm.norm", "cls.predictions.transform.LayerNorm"},
@@ -96,10 +94,10 @@ void set_shared(const EncoderKeys& k, EncoderConfig& c) {
   c.token_types = k.type_vocab_size;
   c.norm = NormPlace::post;
   c.norm_eps = k.layer_norm_eps;
-  require(k.hidden_size % k.num_attention_heads == 0, kOp,
+  require(k.hidden_size % k.num_attention_heads == 0, detail::checkpoint_op,
           "num_attention_heads is {}; expected a divisor of hidden_size, {}", k.num_attention_heads,
           k.hidden_size);
-  require(k.pad_token_id < k.vocab_size, kOp,
+  require(k.pad_token_id < k.vocab_size, detail::checkpoint_op,
           "pad_token_id is {}; expected a token below vocab_size, {}", k.pad_token_id,
           k.vocab_size);
   c.activation = activation_of(k.hidden_act);
@@ -114,7 +112,8 @@ void set_shared(const EncoderKeys& k, EncoderConfig& c) {
 }
 
 void get_shared(const EncoderConfig& c, EncoderKeys& k) {
-  require(c.norm == NormPlace::post && c.emb_norm && c.out_bias && c.token_types > 0, kOp,
+  require(c.norm == NormPlace::post && c.emb_norm && c.out_bias && c.token_types > 0,
+          detail::checkpoint_op,
           "such models have norm = post, emb_norm, out_bias and token_types > 0");
   k.vocab_size = c.vocab;
   k.num_hidden_layers = c.n_layer;
@@ -139,7 +138,7 @@ void get_shared(const EncoderConfig& c, EncoderKeys& k) {
 
 void require_mlm(const EncoderConfig& c, std::string_view model_type, bool gelu) {
   const bool same = c.activation == Activation::gelu_erf || !c.mlm_head;
-  require(same || c.mlm_gelu == gelu, kOp,
+  require(same || c.mlm_gelu == gelu, detail::checkpoint_op,
           "mlm_gelu is {}; the head for masked tokens of a model of type {} has {}", c.mlm_gelu,
           model_type, gelu ? "gelu, whatever activation is" : "the activation of the layers");
 }
@@ -147,14 +146,14 @@ void require_mlm(const EncoderConfig& c, std::string_view model_type, bool gelu)
 }  // namespace detail
 
 void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
-  require(keys.model_type == "roberta" || keys.model_type == "bert", kOp,
+  require(keys.model_type == "roberta" || keys.model_type == "bert", detail::checkpoint_op,
           "model_type is \"{}\"; expected \"roberta\" or \"bert\"", keys.model_type);
   const bool bert = keys.model_type == "bert";
-  require(bert || keys.pad_token_id >= 0, kOp,
+  require(bert || keys.pad_token_id >= 0, detail::checkpoint_op,
           "pad_token_id is {}; expected 0 or more, as positions start behind it",
           keys.pad_token_id);
   const int64_t reserved = bert ? 0 : keys.pad_token_id + 1;
-  require(keys.max_position_embeddings > reserved, kOp,
+  require(keys.max_position_embeddings > reserved, detail::checkpoint_op,
           "max_position_embeddings is {}; expected more than the {} reserved rows",
           keys.max_position_embeddings, reserved);
   detail::set_shared(keys, c);
@@ -166,8 +165,8 @@ void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
 }
 
 void set_encoder(const ElectraKeys& keys, EncoderConfig& c) {
-  require(keys.model_type == "electra", kOp, "model_type is \"{}\"; expected \"electra\"",
-          keys.model_type);
+  require(keys.model_type == "electra", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"electra\"", keys.model_type);
   EncoderKeys shared = keys;
   shared.model_type = "bert";
   set_encoder(shared, c);
@@ -177,8 +176,8 @@ void set_encoder(const ElectraKeys& keys, EncoderConfig& c) {
 }
 
 void set_encoder(const DistilBertKeys& k, EncoderConfig& c) {
-  require(k.model_type == "distilbert", kOp, "model_type is \"{}\"; expected \"distilbert\"",
-          k.model_type);
+  require(k.model_type == "distilbert", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"distilbert\"", k.model_type);
   EncoderKeys shared = BertKeys{};
   shared.hidden_act = k.activation;
   shared.vocab_size = k.vocab_size;
@@ -202,12 +201,12 @@ void set_encoder(const DistilBertKeys& k, EncoderConfig& c) {
 
 EncoderKeys encoder_keys(const EncoderConfig& c, std::string_view model_type) {
   const bool bert = model_type == "bert";
-  require(bert ? c.position_offset == 0 : c.position_offset >= 1, kOp,
+  require(bert ? c.position_offset == 0 : c.position_offset >= 1, detail::checkpoint_op,
           "position_offset is {}; a model of type {} has {} before the first position",
           c.position_offset, model_type,
           bert ? "no row" : "the rows up to that of padding, 2 as a rule,");
   detail::require_mlm(c, model_type, !bert);
-  require(c.qkv_bias && !c.emb_scale && !c.emb_dropout_first, kOp,
+  require(c.qkv_bias && !c.emb_scale && !c.emb_dropout_first, detail::checkpoint_op,
           "a model of type {} has qkv_bias, and neither emb_scale nor emb_dropout_first",
           model_type);
   EncoderKeys k;

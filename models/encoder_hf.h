@@ -120,7 +120,7 @@ DistilBertKeys distilbert_keys(const EncoderConfig& config);
 
 namespace detail {
 
-/// The names that encoders in BERT's shape share, and those of a RoBERTa's heads.
+/// Parameter names that encoders of BERT's shape share, and names of RoBERTa's heads.
 inline constexpr NamePair encoder_names[] = {
     {"embed.token", "embeddings.word_embeddings"},
     {"embed.position", "embeddings.position_embeddings"},
@@ -167,7 +167,7 @@ inline constexpr OtherName roberta_unused[] = {
     "pooler.dense.bias",
 };
 
-/// Those of the head of a BERT or BigBird.
+/// Parameter names of the head of a BERT or BigBird.
 inline constexpr NamePair bert_untied[] = {{"head.bias", "cls.predictions.decoder.bias"}};
 inline constexpr OtherName bert_head_unused[] = {
     {"cls.predictions.decoder.weight", OtherName::Kind::copy, word_table, untie},

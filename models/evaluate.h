@@ -41,7 +41,7 @@ struct Answers {
     return *this;
   }
 };
-/// Counts where the largest of the logits [B, L, V] is that of the target [B, L].
+/// Counts the targets [B, L] that have the largest of their logits [B, L, V].
 Answers count_right(const Tensor& logits, const Tensor& targets);
 
 /// Scores the targets that count in one batch, tokens and targets [B, L].
@@ -51,8 +51,8 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets,
             SegmentMemory& memory);
 
-/// Adds up scores of batches, in their order. With DividedScoring each is computed by one process,
-/// or by those of one group, and all processes make the same calls and get the same sum.
+/// Adds up scores of batches, in their order. With DividedScoring one process, or one group of
+/// processes, computes each score; all processes make the same calls and get the same sum.
 class ScoreSum {
  public:
   /// The next score; other processes' are not computed.

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "sample";
+constexpr const char* kSample = "sample";
 
 /// Draws the token of one row, u in [0, 1).
 int64_t draw(const double* logits, int64_t vocab, const Sampling& s, double u,
@@ -73,13 +73,13 @@ void penalise_repeats(std::span<const int64_t> text, double penalty, std::span<d
 }
 
 Tensor sample(const Tensor& logits, const Sampling& s, const Generator& gen) {
-  require_floating(kOp, logits, "logits");
-  require_rank_is(kOp, logits, 2, "logits");
-  require<ShapeError>(logits.dim(1) >= 1, kOp, "there are no tokens to choose from");
-  require(s.temperature >= 0 && std::isfinite(s.temperature), kOp,
+  require_floating(kSample, logits, "logits");
+  require_rank_is(kSample, logits, 2, "logits");
+  require<ShapeError>(logits.dim(1) >= 1, kSample, "there are no tokens to choose from");
+  require(s.temperature >= 0 && std::isfinite(s.temperature), kSample,
           "temperature is {}; expected 0 or more", s.temperature);
-  require(s.top_k >= 0, kOp, "top_k is {}; expected 0 (all) or more", s.top_k);
-  require(s.top_p > 0 && s.top_p <= 1, kOp, "top_p is {}; expected 0 < p <= 1", s.top_p);
+  require(s.top_k >= 0, kSample, "top_k is {}; expected 0 (all) or more", s.top_k);
+  require(s.top_p > 0 && s.top_p <= 1, kSample, "top_p is {}; expected 0 < p <= 1", s.top_p);
   const NoGrad off;
   const int64_t batch = logits.dim(0), vocab = logits.dim(1);
   const std::vector<double> values = cast(logits, DType::f64).to_vector<double>();
@@ -91,8 +91,8 @@ Tensor sample(const Tensor& logits, const Sampling& s, const Generator& gen) {
     const double largest = *std::max_element(row, row + vocab, [](double x, double y) {
       return !std::isnan(x) && (std::isnan(y) || x < y);  // NaN ranks highest
     });
-    require(std::isfinite(largest), kOp, "the largest logit of row {} is {}; expected a number", b,
-            largest);
+    require(std::isfinite(largest), kSample, "the largest logit of row {} is {}; expected a number",
+            b, largest);
     const double u = to_uniform(philox_word(gen.key, b));
     ids[static_cast<size_t>(b)] = draw(row, vocab, s, u, order, weight);
   }

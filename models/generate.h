@@ -45,9 +45,9 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
                 const Sampling& sampling, const Generator& gen,
                 const std::function<void(const Tensor&)>& each = {});
 
-/// Continues prompts of any lengths, at least one token each, in one batch. Each is continued as it
-/// would be alone: its tokens are read one by one where it is longer than others, and step t of it
-/// draws from gen.fork(t), the same for all.
+/// Continues prompts of any lengths, at least one token each, in one batch. Each prompt is
+/// continued as it would be alone: the tokens that it has more than others are read one by one, and
+/// step t of every prompt draws from gen.fork(t).
 ///   returns  what follows each prompt: at most `count` tokens, the last of which is `end` if it
 ///            has ended before; end = -1: nothing ends it
 /// Calls `each`, if set, with the index of a prompt and its next token. Throws as generate() does.

@@ -7,8 +7,6 @@
 namespace longspan::detail {
 namespace {
 
-constexpr const char* kOp = checkpoint_op;
-
 constexpr std::pair<std::string_view, Activation> activations[] = {
     {"gelu", Activation::gelu_erf},
     {"gelu_python", Activation::gelu_erf},
@@ -30,7 +28,7 @@ Activation activation_of(std::string_view name, std::string_view member) {
     if (theirs == name) return ours;
   }
   fail<ValueError>(
-      kOp,
+      checkpoint_op,
       "{} is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, quick_gelu, relu or "
       "silu",
       member, name);
@@ -40,14 +38,14 @@ std::string activation_name(Activation f) {
   for (const auto& [theirs, ours] : activations) {
     if (ours == f) return std::string(theirs);
   }
-  fail<ValueError>(kOp, "activation = {} has no name in config.json", name_of_value(f));
+  fail<ValueError>(checkpoint_op, "activation = {} has no name in config.json", name_of_value(f));
 }
 
 std::vector<int64_t> one_sided(const std::vector<int64_t>& windows) {
-  require(!windows.empty(), kOp, "attention_window is empty; expected one a layer");
+  require(!windows.empty(), checkpoint_op, "attention_window is empty; expected one a layer");
   std::vector<int64_t> sides;
   for (const int64_t window : windows) {
-    require(window >= 2 && window % 2 == 0, kOp,
+    require(window >= 2 && window % 2 == 0, checkpoint_op,
             "attention_window has {}; expected even numbers, 2 or more", window);
     sides.push_back(window / 2);
   }

@@ -23,6 +23,10 @@ DType compute_dtype(Precision precision, DType parameters) {
   return precision == Precision::f16 ? DType::f16 : DType::f32;
 }
 
+Scheme uniform_of(int64_t inputs) {
+  return Scheme::uniform(1 / std::sqrt(static_cast<double>(inputs)));
+}
+
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
   require(d_model >= 1 && n_head >= 1, model,
           "d_model is {} and n_head {}; expected 1 or more of each", d_model, n_head);

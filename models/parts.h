@@ -126,6 +126,14 @@ DType compute_dtype(Precision precision, DType parameters);
 /// Returns p, or `otherwise` if p is -1 ("the same as that option").
 inline float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
 
+/// Returns the width of a head of this configuration.
+int64_t head_width(const auto& config) {
+  return config.d_head > 0 ? config.d_head : config.d_model / config.n_head;
+}
+
+/// Returns U(-a, a) with a = 1 / sqrt(inputs), as PyTorch draws a layer with this many inputs.
+Scheme uniform_of(int64_t inputs);
+
 /// Throws ValueError that names the model unless n_head divides d_model; the message lists the
 /// values that do.
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head);

@@ -22,8 +22,8 @@ class Scoring {
   static inline thread_local int64_t count_ = 0;
 };
 
-/// While one exists, this thread shares scoring with the other processes, which score the same:
-/// ScoreSum deals its batches among groups of processes, and those of a group split sequences.
+/// While one exists, all processes score the same data together: ScoreSum deals batches among
+/// groups of processes, and the processes of a group split sequences.
 class DividedScoring {
  public:
   /// Keeps references. Groups are made of ranks in order, as `sequence` divides them.

@@ -111,7 +111,7 @@ struct TargetRows {
   ClusterRows tails;  // of clusters 1, 2, ...
   Tensor head;        // [n]: targets of the first softmax, or ignored_target
   Tensor counted;     // [n]: the rows that it reads, -1: zeros; undefined: all
-  Tensor places;      // [T]: which of the n rows a row of the batch is; undefined: the same one
+  Tensor places;      // [T]: index in the n rows of each row of the batch; undefined: its own index
 };
 
 /// `select`: rows with an ignored target must not reach the first softmax, not even as a factor.

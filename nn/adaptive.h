@@ -72,8 +72,8 @@ inline constexpr std::array<std::string_view, 2> value_names<ClusterOrder>{"forw
 struct AdaptiveSoftmaxOptions {
   bool bias = false;         ///< for every token and every cluster
   bool tie_weights = false;  ///< the tables are those of the embedding
-  /// Clusters whose projections are those of the embedding: 1, 2, 3 for Transformer-XL on
-  /// WikiText-103, none for it on LM1B.
+  /// Clusters that share the projection of the embedding: 1, 2, 3 in Transformer-XL on
+  /// WikiText-103, none on LM1B.
   std::vector<int64_t> tie_projections = {};
   ClusterOrder cluster_order = ClusterOrder::forward;
 };

@@ -15,7 +15,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "after_step";
+constexpr const char* kAfterStep = "after_step";
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more) 
 }
 
 EndOfStep::EndOfStep(Module& model) {
-  with_memory_for(kOp, [&] {
+  with_memory_for(kAfterStep, [&] {
     ModuleList list(model);
     for (auto& [name, module] : list.modules) {
       place_of_.emplace(module, calls_.size());
@@ -62,7 +62,7 @@ void EndOfStep::prepare(int64_t step, Generator gen, std::vector<Statistics> sta
     calls_[place->second].end.statistics = s.sums;
     ++found;
   }
-  require(found == statistics_.size(), kOp,
+  require(found == statistics_.size(), kAfterStep,
           "{} modules returned statistics, and {} of them are visited: a visit() leaves out a "
           "child",
           statistics_.size(), found);
@@ -70,8 +70,8 @@ void EndOfStep::prepare(int64_t step, Generator gen, std::vector<Statistics> sta
 }
 
 void EndOfStep::run() {
-  graph::refuse(kOp, "it runs once after each update");
-  require(std::exchange(prepared_, false), kOp, "run() without prepare()");
+  graph::refuse(kAfterStep, "it runs once after each update");
+  require(std::exchange(prepared_, false), kAfterStep, "run() without prepare()");
   const NoGrad off;
   for (const Call& call : calls_) call.module->after_step(call.end);
   statistics_.clear();

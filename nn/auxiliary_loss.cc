@@ -10,17 +10,17 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "auxiliary loss";
+constexpr const char* kAuxiliaryLoss = "auxiliary loss";
 
 void check(const AuxiliaryLoss& loss) {
   const bool plain = std::all_of(loss.name.begin(), loss.name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   });
-  require(plain && !loss.name.empty(), kOp,
+  require(plain && !loss.name.empty(), kAuxiliaryLoss,
           "got the name \"{}\"; expected lower-case letters, digits and _", loss.name);
-  require(static_cast<bool>(loss.value), kOp,
+  require(static_cast<bool>(loss.value), kAuxiliaryLoss,
           "\"{}\" is undefined; expected a scalar, or no loss of that name", loss.name);
-  require_rank_is(kOp, loss.value, 0, loss.name);
+  require_rank_is(kAuxiliaryLoss, loss.value, 0, loss.name);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct AuxiliaryLoss {
   Tensor value;      ///< differentiable scalar, weight included
 };
 
-/// Adds losses to `all`, in order: those of one name are summed. Throws ValueError on another kind
+/// Adds losses to `all`, in order; losses of one name are summed. Throws ValueError on another kind
 /// of name or an undefined value, ShapeError unless values are scalars.
 void add_losses(std::vector<AuxiliaryLoss>& all, std::vector<AuxiliaryLoss> more);
 

@@ -13,11 +13,11 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view kOp = "chunked";
+constexpr std::string_view kChunked = "chunked";
 
 /// Concatenates its inputs, which hold consecutive rows of the output.
 struct JoinNode final : autograd::Node {
-  JoinNode() : Node(kOp) {}
+  JoinNode() : Node(kChunked) {}
   Grads backward(std::span<const Tensor> dy) override {
     Grads parts;
     int64_t row = 0;
@@ -71,8 +71,8 @@ std::vector<AuxiliaryLoss> weighted(std::vector<AuxiliaryLoss> losses, int64_t n
 }  // namespace
 
 Output chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f) {
-  require(chunks >= 1, kOp, "{} chunks; expected 1 or more", chunks);
-  require_rank_is(kOp, x, 3);
+  require(chunks >= 1, kChunked, "{} chunks; expected 1 or more", chunks);
+  require_rank_is(kChunked, x, 3);
   const int64_t total = x.dim(0) * x.dim(1);
   const int64_t size = std::max<int64_t>(1, total / chunks + (total % chunks != 0 ? 1 : 0));
   const Tensor rows = reshape(x, {1, total, x.dim(2)});
@@ -108,7 +108,7 @@ Output chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
 }
 
 Output chunked(const Layer& layer, const Tensor& x, int64_t chunks, Pass pass) {
-  require(layer.position_wise(), kOp,
+  require(layer.position_wise(), kChunked,
           "the layer looks at other rows than its own; only position-wise ones run in pieces");
   return chunked(x, chunks, pass,
                  [&layer](const Tensor& rows, Pass site) { return layer.forward(rows, {}, site); });

@@ -15,7 +15,7 @@ struct RowRun {
 };
 
 /// The rows that a layer of edge attention computes, and the keys of each. The keys are all rows of
-/// its input, in decoding those that it keeps.
+/// the layer's input or, in decoding, all rows that the layer keeps.
 struct EdgeRows {
   std::shared_ptr<const EdgeLayout> layout;
   /// Which rows of the input the rows of the layout are: those in `ids`, i64 [rows], or without
@@ -39,8 +39,8 @@ struct EdgeRows {
 /// The layouts of the layers of edge attention (nn/attention/edge_multi_head.h) in a model, which
 /// LayerContext::own holds.
 struct EdgeContext {
-  std::shared_ptr<const EdgeRows> rows;          ///< those that a layer computes, and their keys
-  std::shared_ptr<const EdgeRows> last_rows;     ///< those of a stack's last layer, if others
+  std::shared_ptr<const EdgeRows> rows;          ///< rows that a layer computes, and their keys
+  std::shared_ptr<const EdgeRows> last_rows;     ///< rows of a stack's last layer, if different
   std::shared_ptr<const EdgeRows> encoder_rows;  ///< which rows of encoder_output rows attend to
 };
 

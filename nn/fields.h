@@ -59,8 +59,8 @@ constexpr Range between(double low, double high) { return {.low = low, .high = h
 /// Visits the fields of a configuration one by one, to set them from options and files and to write
 /// them to files. A configuration has one function for it,
 ///   void visit(auto& v) { v("dropout", dropout, range::probability, "of a token"); }
-/// The range of a field and its meaning, one line, may follow it: check_fields() checks the one,
-/// programs print the other.
+/// The range of a field and its meaning, one line, may follow it: check_fields() checks the range,
+/// programs print the meaning.
 class Fields {
  public:
   Fields() = default;

@@ -72,7 +72,7 @@ struct Init {
 
   /// Throws ShapeError if the scheme needs a matrix and the shape is not one.
   Tensor make(const Shape& shape, const Scheme& scheme) const;
-  /// Makes a buffer: the same, in Category::parameter too, without a gradient.
+  /// Makes a buffer: as make(), also in Category::parameter, but without a gradient.
   Tensor make_buffer(const Shape& shape, const Scheme& scheme) const;
 
  private:

@@ -67,7 +67,7 @@ struct LayerContext {
   bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too
   int64_t keep_from = 0;  ///< decoding: rows from now on see no key before this position
   std::vector<Tensor> choices;  ///< in a recomputation: the first run's buckets or clusters;
-                                ///< when decoding: those of earlier tokens
+                                ///< when decoding: the buckets or clusters of earlier tokens
   BlockInputs block;            ///< set by the block around the layer
   OwnContext own;               ///< what only the layers of this model read
 };
@@ -114,8 +114,8 @@ struct Layer : Module {
   }
   /// Whether row i of the output depends only on row i of x, and not on LayerContext.
   virtual bool position_wise() const { return false; }
-  /// Whether forward() computes the rows of this process where Pass::split says that others have
-  /// the other ones. Stacks refuse such a pass for layers that do not.
+  /// Whether forward() can compute only this process's rows, where Pass::split divides the rows
+  /// among processes. Stacks refuse such a pass for layers that do not.
   virtual bool splits() const { return position_wise(); }
   /// Returns the attention weights [B, H, L, T] of the rows of x, for plots and tests. Throws
   /// NoAttentionMap if the layer has none.

@@ -23,7 +23,8 @@ struct StateTensor {
   Tensor& x;
   StateKind kind = StateKind::samples;
   double blank = 0;  ///< what it holds for a stream that begins
-  /// The same where elements of a sample differ: broadcasts to x. Empty: all are `blank`.
+  /// Returns these values, broadcastable to x, where elements of a sample differ. Empty: all are
+  /// `blank`.
   std::function<Tensor()> blanks = {};
 };
 using StateVisitor = std::function<void(const StateTensor&)>;

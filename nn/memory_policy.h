@@ -14,7 +14,7 @@ enum class MemoryKind : uint8_t {
   selective,        ///< as lean, and also recompute the last product of each branch
   checkpoint,       ///< save the inputs of segments of blocks, and recompute the segments
   reversible,       ///< save only the two streams of the last block, and invert block by block
-  reversible_exact  ///< the same on a grid, on which inversion is exact
+  reversible_exact  ///< as reversible, with streams on a grid on which inversion is exact
 };
 
 /// What a stack of blocks saves for its backward pass, a value with a text form:

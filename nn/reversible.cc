@@ -23,7 +23,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "reversible";
+constexpr const char* kReversible = "reversible";
 
 /// Returns what a layer's result adds to a stream.
 Tensor residual_of(const Tensor& y, DType dtype, const ReversibleOptions& options) {
@@ -124,7 +124,8 @@ class Reversible::Graph {
   }
   void keep(const Halves& x) {
     if (kept_.count(size()) > 0) return;
-    kept_[size()] = {autograd::SavedTensor(x.x1, kName), autograd::SavedTensor(x.x2, kName)};
+    kept_[size()] = {autograd::SavedTensor(x.x1, kReversible),
+                     autograd::SavedTensor(x.x2, kReversible)};
   }
   void begin(const Halves& x) {
     // The host cannot read the error while a graph is recorded.
@@ -132,7 +133,8 @@ class Reversible::Graph {
     rows_ = ReconstructionErrorMonitor::current()->rows();
     const Tensor first = some_rows(x.x1, rows_);
     const Tensor second = x.x1.shares_storage(x.x2) ? first : some_rows(x.x2, rows_);
-    begin_ = {autograd::SavedTensor(first, kName), autograd::SavedTensor(second, kName)};
+    begin_ = {autograd::SavedTensor(first, kReversible),
+              autograd::SavedTensor(second, kReversible)};
   }
 
   /// Moves now() to the streams after `count` steps.
@@ -149,17 +151,17 @@ class Reversible::Graph {
   Rerun run(int64_t i, bool wants_x, bool wants_context) const {
     const Step* step = steps_[static_cast<size_t>(i)].get();
     require<GradientError>(
-        step != nullptr, kName,
+        step != nullptr, kReversible,
         "a step that backward must undo is gone: backward ran through it before; "
         "call the first one with retain, or run forward again");
     const Replay mark;
     const ScopeAt scope(step->scope);
     Rerun r;
     r.x = leaf_of(now_.x1, wants_x);
-    r.context = leaf_of(step->context.get(kName), wants_context);
+    r.context = leaf_of(step->context.get(kReversible), wants_context);
     LayerContext ctx = step->ctx;
     ctx.encoder_output = r.context;
-    for (const autograd::SavedTensor& c : step->choices) ctx.choices.push_back(c.get(kName));
+    for (const autograd::SavedTensor& c : step->choices) ctx.choices.push_back(c.get(kReversible));
     Output out = step->layer->forward(cast(r.x, options_.layers), ctx, step->pass);
     r.residual = residual_of(out.y, dtype_, options_);
     add_losses(r.losses, std::move(out.losses));
@@ -188,11 +190,11 @@ class Reversible::Graph {
   /// place unless others may still use them.
   void start(int64_t count) {
     const auto found = kept_.lower_bound(count);
-    require<GradientError>(found != kept_.end(), kName,
+    require<GradientError>(found != kept_.end(), kReversible,
                            "the streams that were kept are gone: backward ran through this graph "
                            "before; call the first one with retain, or run forward again");
     forget();
-    Halves x{found->second.x1.get(kName), found->second.x2.get(kName)};
+    Halves x{found->second.x1.get(kReversible), found->second.x2.get(kReversible)};
     const int64_t at = found->first;
     if (at == count && !graph_is_retained()) kept_.erase(found);
     for (Tensor* h : {&x.x1, &x.x2}) {
@@ -207,8 +209,8 @@ class Reversible::Graph {
     ReconstructionErrorMonitor* watch = ReconstructionErrorMonitor::current();
     if (rows_ == 0 || watch == nullptr) return;
     const NoGrad off;
-    watch->last = std::max(relative_error(begin_.x1.get(kName), some_rows(now_.x1, rows_)),
-                           relative_error(begin_.x2.get(kName), some_rows(now_.x2, rows_)));
+    watch->last = std::max(relative_error(begin_.x1.get(kReversible), some_rows(now_.x1, rows_)),
+                           relative_error(begin_.x2.get(kReversible), some_rows(now_.x2, rows_)));
     watch->largest = std::max(watch->largest, watch->last);
     ++watch->inversions;
   }
@@ -226,7 +228,8 @@ class Reversible::Graph {
 /// Inputs: the stream that is added to, the one that is read, the encoder output, and the layer's
 /// parameters, whose gradients are accumulated inside. Outputs: the sum, and the auxiliary losses.
 struct Reversible::StepNode final : autograd::Node {
-  StepNode(std::shared_ptr<Graph> g, int64_t i) : Node(kName), graph(std::move(g)), index(i) {}
+  StepNode(std::shared_ptr<Graph> g, int64_t i)
+      : Node(kReversible), graph(std::move(g)), index(i) {}
 
   Grads backward(std::span<const Tensor> dy) override {
     graph->reach(index + 1);
@@ -237,7 +240,7 @@ struct Reversible::StepNode final : autograd::Node {
         return graph->run(index, wants(1), wants(2));
       }();
       graph->undo(r.residual);
-      require<GradientError>(r.losses.size() + 1 == outputs.size(), kName,
+      require<GradientError>(r.losses.size() + 1 == outputs.size(), kReversible,
                              "a layer returned {} auxiliary losses, and {} when it was recomputed; "
                              "expected as many",
                              outputs.size() - 1, r.losses.size());
@@ -282,18 +285,18 @@ Reversible::Reversible(Halves x, const ReversibleOptions& options)
     : options_(options), dtype_(x.x1.dtype()), now_(std::move(x)) {
   for (const Tensor& h : {now_.x1, now_.x2}) {
     if (h.dtype() != DType::f32 && h.dtype() != DType::f64) {
-      fail_with<DTypeError>(kName,
+      fail_with<DTypeError>(kReversible,
                             "the streams must be in f32 or f64: in fewer bits their sums lose what "
                             "the inversion needs; layers may compute in bf16 (options.layers)",
                             {{"stream", h}});
     }
   }
-  require_same_shape(kName, {"x1", now_.x1}, {"x2", now_.x2});
-  require_same_dtype(kName, {"x1", now_.x1}, {"x2", now_.x2});
-  require_same_device(kName, {"x1", now_.x1}, {"x2", now_.x2});
-  require(options.grid >= 0 && options.grid <= 23, kName, "grid is {}; expected 0 to 23",
+  require_same_shape(kReversible, {"x1", now_.x1}, {"x2", now_.x2});
+  require_same_dtype(kReversible, {"x1", now_.x1}, {"x2", now_.x2});
+  require_same_device(kReversible, {"x1", now_.x1}, {"x2", now_.x2});
+  require(options.grid >= 0 && options.grid <= 23, kReversible, "grid is {}; expected 0 to 23",
           options.grid);
-  require(options.checkpoint_every >= 0, kName, "checkpoint_every is {}; expected 0 or more",
+  require(options.checkpoint_every >= 0, kReversible, "checkpoint_every is {}; expected 0 or more",
           options.checkpoint_every);
   for (Tensor* h : {&now_.x1, &now_.x2}) {
     *h = contiguous(*h);
@@ -339,13 +342,15 @@ Output Reversible::step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass 
     std::vector<Tensor*> outputs{&sum};
     for (AuxiliaryLoss& loss : out.losses) outputs.push_back(&loss.value);
     const int64_t index = graph_->size();
-    Graph::Step step{std::move(f), ctx, pass, autograd::SavedTensor(ctx.encoder_output, kName), {},
-                     Scope::path()};
+    Graph::Step step{std::move(f), ctx,
+                     pass,         autograd::SavedTensor(ctx.encoder_output, kReversible),
+                     {},           Scope::path()};
     step.ctx.encoder_output = {};
     if (!out.choices.empty()) step.ctx.choices.clear();
-    for (const Tensor& c : out.choices) step.choices.emplace_back(c, kName);
+    for (const Tensor& c : out.choices) step.choices.emplace_back(c, kReversible);
     graph_->add(std::move(step));
-    record_node(kName, inputs, outputs, [&] { return std::make_shared<StepNode>(graph_, index); });
+    record_node(kReversible, inputs, outputs,
+                [&] { return std::make_shared<StepNode>(graph_, index); });
   }
   now_ = {now_.x2, sum};
   watch_size(sum);
@@ -365,7 +370,7 @@ Halves Reversible::finish() {
         [digits, limit, grid = options_.grid, dtype = dtype_](int64_t, int64_t bits) {
           const auto reached = std::bit_cast<double>(bits);
           if (std::isnan(reached)) return;  // the op that made the NaN reports it
-          fail<ValueError>(kName,
+          fail<ValueError>(kReversible,
                            "a stream reached {}, and multiples of 2^-{} are exact in {} up to {} "
                            "only; use a grid of at most {} bits, or the float mode",
                            reached, grid, name_of(dtype), limit,

@@ -21,7 +21,7 @@ struct ReversibleOptions {
   bool exact = false;         ///< streams are multiples of 2^-grid, so inversion has no error
   int grid = 16;
   int64_t checkpoint_every = 0;  ///< steps between saved true streams; 0: none are saved
-  bool stored = false;           ///< the same streams, but ops save everything: no recomputation
+  bool stored = false;           ///< compute these streams, save everything, recompute nothing
 };
 
 /// Returns the options of a reversible policy, for layers in a dtype and blocks of this many steps.
@@ -73,8 +73,8 @@ class Reversible {
   /// acc <- acc + f(other), then the two change roles. Returns the output of f, with y detached.
   /// `losses` are differentiable and their gradients reach f; ctx.encoder_output is differentiable
   /// too.
-  /// Choices and statistics are those of this run: backward passes the choices back as ctx.choices.
-  /// f is kept alive until the graph is freed.
+  /// The output has the choices and statistics of this forward pass; the recomputation gets the
+  /// choices as ctx.choices. f is kept alive until the graph is freed.
   Output step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass pass);
   /// The input of the next step's layer.
   Tensor input() const;

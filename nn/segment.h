@@ -61,8 +61,8 @@ struct SegmentMemory {
 /// Returns the tensors whose rows belong to samples, with names such as "layers.3.states".
 TensorList named_tensors(SegmentMemory memory);
 
-/// Returns the memory with f(name, tensor) in place of each tensor of named_tensors(). Where layers
-/// share a tensor, f is called for the first of them alone, and they share what it returns.
+/// Returns the memory with f(name, tensor) in place of each tensor of named_tensors(). For a tensor
+/// that layers share, f is called once, and the layers share the result.
 SegmentMemory replaced(SegmentMemory memory,
                        const std::function<Tensor(const std::string& name, const Tensor& x)>& f);
 

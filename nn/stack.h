@@ -108,9 +108,9 @@ class Stack : public Module {
   /// `memory` is empty or has an entry for each layer, and replaces ctx.memory; likewise
   /// ctx.layer_patterns replaces ctx.pattern, and EdgeContext::last_rows EdgeContext::rows in the
   /// last layer. Throws ValueError if their sizes differ from the number of layers. The result's
-  /// memory holds what layers made for it (Output::kept); else,
-  /// with ctx.mem_len, the newest inputs of each layer, with two streams those of the stream that
-  /// the layer reads. `each`, if given, receives the output of every layer.
+  /// memory holds what layers made for it (Output::kept); else, with ctx.mem_len, the newest inputs
+  /// of each layer; with two streams, inputs of the stream that it reads. `each`, if given,
+  /// receives the output of every layer.
   Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
   /// In training each block is left out from now on with this probability, except on the meta
@@ -140,8 +140,8 @@ class Stack : public Module {
   Tensor reversible_attention_input(int64_t layer, const Tensor& x, const LayerContext& ctx,
                                     std::string_view branch) const;
   void check_numbers(const LayerContext& ctx, const SegmentMemory& memory) const;
-  /// Makes `ctx` that of one layer, where `all` says what layers see. Returns whether the layer
-  /// computes fewer rows than it reads.
+  /// Sets the patterns and rows in `ctx` to the ones of a layer, from the stack's context `all`.
+  /// Returns whether the layer computes fewer rows than it reads.
   bool see_layer(LayerContext& ctx, const LayerContext& all, int64_t layer) const;
 
   std::vector<Block> blocks_;

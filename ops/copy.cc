@@ -13,10 +13,6 @@
 namespace longspan {
 namespace {
 
-void require_defined(std::string_view op, const Tensor& x) {
-  require(static_cast<bool>(x), op, "x is undefined");
-}
-
 struct ConcatNode final : autograd::Node {
   ConcatNode(std::span<const Tensor> x, int along) : Node("concat"), axis(along) {
     for (const Tensor& t : x) sizes.push_back(t.dim(axis));

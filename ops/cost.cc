@@ -4,11 +4,11 @@ namespace longspan {
 namespace {
 
 /// What the ops of this thread have run since its first counter.
-struct Counted {
+struct MacTotals {
   int64_t products = 0, attention = 0;
   int counters = 0;
 };
-thread_local Counted counted;
+thread_local MacTotals counted;
 
 }  // namespace
 

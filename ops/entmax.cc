@@ -15,7 +15,7 @@ namespace {
 
 using detail::as_rows;
 
-constexpr const char* kOp = "entmax";
+constexpr const char* kEntmax = "entmax";
 
 /// alpha  for each row of x, contiguous
 Tensor entmax_rows(const Tensor& input, const Tensor& alpha) {
@@ -23,7 +23,7 @@ Tensor entmax_rows(const Tensor& input, const Tensor& alpha) {
   Tensor y = Tensor::like(x);
   kernels::entmax_forward(x.device(), as_rows(x).view(), alpha.view(), as_rows(y).mut());
   return record(
-      kOp, {x, alpha}, y, save(y, alpha), [](const Context& c, const Tensor& dy) -> Grads {
+      kEntmax, {x, alpha}, y, save(y, alpha), [](const Context& c, const Tensor& dy) -> Grads {
         const auto [p, a] = c.saved<2>();
         const Tensor g = contiguous(dy);
         Tensor dx = Tensor::like(g), dalpha = c.wants(1) ? Tensor::like(a) : Tensor{};
@@ -36,10 +36,10 @@ Tensor entmax_rows(const Tensor& input, const Tensor& alpha) {
 }  // namespace
 
 Tensor entmax(const Tensor& x, const Tensor& alpha) {
-  require_floating(kOp, x);
-  require_floating(kOp, alpha);
-  require_rank(kOp, x, 1);
-  require_same_device(kOp, {"x", x}, {"alpha", alpha});
+  require_floating(kEntmax, x);
+  require_floating(kEntmax, alpha);
+  require_rank(kEntmax, x, 1);
+  require_same_device(kEntmax, {"x", x}, {"alpha", alpha});
   Shape rows = x.shape();
   rows.erase(rows.rank() - 1);
   const Tensor each = contiguous(expand(cast(alpha, accumulator_of(x.dtype())), rows));
@@ -47,7 +47,7 @@ Tensor entmax(const Tensor& x, const Tensor& alpha) {
 }
 
 Tensor entmax(const Tensor& x, double alpha) {
-  require(alpha >= 1 && alpha <= 2, kOp, "alpha is {}; expected 1 to 2", alpha);
+  require(alpha >= 1 && alpha <= 2, kEntmax, "alpha is {}; expected 1 to 2", alpha);
   return entmax(x, full({}, alpha, accumulator_of(x.dtype()), x.device()));
 }
 

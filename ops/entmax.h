@@ -8,7 +8,8 @@ namespace longspan {
 /// H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1)), which is
 ///   p_i = [(alpha - 1) x_i - tau]_+^(1 / (alpha - 1)),  tau such that sum p = 1
 /// \cite peters2019 (eq. 5). 1 is softmax; beyond it small probabilities are exactly 0, and 2 is
-/// sparsemax. Where an entry just becomes 0 the gradient is that of the side on which it is 0.
+/// sparsemax. Where a probability just reaches 0, the gradient is the one-sided derivative on the
+/// side where it stays 0.
 /// A row of only -inf gives zeros.
 ///   x        [..., n]  f64 f32 f16 bf16
 ///   alpha    broadcastable to the shape of x without its last axis, any floating dtype; one above

@@ -7,9 +7,9 @@
 
 namespace longspan {
 
-// Ops of processes that compute one sequence together (core/ranks/sequence_split.h). All of them
-// make the same calls in the same order, in the backward pass too. One sample at a time: B is 1.
-// They move values without changing a bit; the first two are each other's gradients.
+// Ops of processes that compute one sequence together (core/ranks/sequence_split.h). Every process
+// makes the same calls in the same order, in the backward pass too. B must be 1. They move values
+// without changing a bit; the first two are each other's gradients.
 
 /// Takes all heads of this process's rows to all rows of its heads.
 ///   x        [1, H, n, d]   any dtype and strides; n rows of `rows`, as split.rows(rows) says

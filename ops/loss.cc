@@ -244,7 +244,8 @@ class LogitTile {
     return z;
   }
 
-  /// Turns the gradient of the last logits into that of the logits before the cap, in place.
+  /// Turns the gradient of the latest logits after the soft cap into their gradient before it, in
+  /// place.
   void through_cap(Tensor& dz) const {
     if (cap_ == 0) return;
     const Tensor y = tanh_.alias(dz.shape(), dz.strides(), 0);
@@ -304,7 +305,7 @@ class HeadGradients {
     add_products(tile, z, t0, t1, v0, v1);
   }
 
-  /// Adds the gradients of a tile from that of its logits, z, which is overwritten.
+  /// Adds the gradients of a tile; z, the gradient of its logits, is overwritten.
   void add_products(LogitTile& tile, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
     const Device on = z.device();
     tile.through_cap(z);
@@ -382,8 +383,8 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
 /// Whether the gradients of a head are computed in the forward pass.
 bool computes_in_forward(const CrossEntropyOptions& o, DType dtype, int64_t classes) {
   if (o.gradient != LossGradient::automatic) return o.gradient == LossGradient::in_forward;
-  // Up to most_classes the tiles are those of backward. f16 would not hold what is divided by the
-  // number of rows and not yet multiplied by the scale of the loss.
+  // Up to most_classes, forward and backward use the same tiles. In f16, gradients divided by the
+  // number of rows may underflow before the loss scale multiplies them.
   return o.reduction != Reduction::none && dtype != DType::f16 && classes <= most_classes;
 }
 
@@ -558,10 +559,7 @@ Tensor pair_loss(std::string_view op, PairLoss f, double weight, Named x, const 
 }
 
 void require_pair(std::string_view op, Named x, Named targets) {
-  require_floating(op, x.tensor, x.name);
-  require_floating(op, targets.tensor, targets.name);
-  require_same_dtype(op, x, targets);
-  require_same_device(op, x, targets);
+  require_floating_pair(op, x, targets);
   require_same_shape(op, x, targets);
 }
 

@@ -91,7 +91,7 @@ Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& op
 }
 
 /// Returns [..., n] as [rows, n]: a view if the strides allow it, else a row-major copy.
-Tensor as_rows(const Tensor& x) {
+Tensor even_rows(const Tensor& x) {
   const int64_t rows = detail::rows_of(x), n = x.dim(-1);
   int64_t step = n, merged = 0;  // rows merged so far, `step` apart
   bool even = true;
@@ -120,8 +120,8 @@ Tensor joined_weight_gradient(const Tensor& weight, const Tensor& dy, const Tens
                              narrow ? Category::workspace : Category::other);
   int64_t begin = 0;
   for (const Tensor& rows : x) {
-    const Tensor g = as_rows(rows_from(dy, begin, rows.dim(1)));  // a copy: one product for all
-    kernels::matmul(sum.device(), swap_last(g.view()), as_rows(rows).view(), sum.mut(),
+    const Tensor g = even_rows(rows_from(dy, begin, rows.dim(1)));  // a copy: one product for all
+    kernels::matmul(sum.device(), swap_last(g.view()), even_rows(rows).view(), sum.mut(),
                     {.accumulate = true});
     begin += rows.dim(1);
   }
@@ -132,8 +132,8 @@ Tensor joined_weight_gradient(const Tensor& weight, const Tensor& dy, const Tens
 }
 
 /// Makes grads[i] and grads[i + 1], the gradients of the weight and the bias of a layer with the
-/// rows x of inputs, where they are wanted. Returns the product that sets them, if the weight's is;
-/// that of a bias alone is set here.
+/// rows x of inputs, where they are wanted. Returns the matmul that sets them, if the weight's
+/// gradient is wanted; the gradient of a bias alone is computed here.
 std::optional<kernels::Product> parameter_gradients(const Context& c, int i, const Tensor& dy,
                                                     const Tensor& x, const Tensor& weight,
                                                     Grads& grads) {
@@ -149,7 +149,7 @@ std::optional<kernels::Product> parameter_gradients(const Context& c, int i, con
   return p;
 }
 
-/// Sets grads[i] and grads[i + 1], as above.
+/// Sets grads[i] and grads[i + 1], the gradients of the weight and the bias, where wanted.
 void set_parameter_gradients(const Context& c, int i, const Tensor& dy, const Tensor& x,
                              const Tensor& weight, Grads& grads) {
   const auto p = parameter_gradients(c, i, dy, x, weight, grads);
@@ -170,16 +170,9 @@ void require_bias(std::string_view op, const Tensor& bias, const Tensor& weight)
   require_shape(op, bias, {weight.dim(0)}, "bias");
 }
 
-void require_pair(std::string_view op, Named a, Named b) {
-  require_floating(op, a.tensor, a.name);
-  require_floating(op, b.tensor, b.name);
-  require_same_dtype(op, a, b);
-  require_same_device(op, a, b);
-}
-
 void require_linear(std::string_view op, const Tensor& x, const Tensor& weight,
                     const Tensor& bias) {
-  require_pair(op, {"x", x}, {"weight", weight});
+  require_floating_pair(op, {"x", x}, {"weight", weight});
   require_rank(op, x, 1);
   require_rank_is(op, weight, 2, "weight");
   require_features(op, x, weight);
@@ -214,15 +207,15 @@ Tensor linear_rows(const Tensor& rows, const Tensor& weight, const Tensor& bias,
 Tensor linear_onto(const Tensor& rows, const Tensor& weight, const Tensor& bias, const Tensor& onto,
                    const Shape& shape) {
   Tensor addend;  // a view of onto, or a copy
-  if (onto) addend = as_rows(onto);
+  if (onto) addend = even_rows(onto);
   if (onto && addend.strides()[1] != 1) addend = contiguous(addend.detach());
   const Tensor y =
       linear_rows(rows, weight, bias, {.addend = addend ? addend.view() : ConstView{}});
   return y.alias(shape, contiguous_strides(shape), 0);
 }
 
-/// Returns the sum of the gradients of input i by other ops, if a product over k that is added to
-/// it has the bits of one that is made apart, as a recomputing wrapper would have it; else null.
+/// Returns the sum of the gradients that other ops gave input i, if accumulating a matmul over k
+/// into it changes no bits (longest_exact_addition()); else null.
 Tensor* sum_for_product(const Context& c, int i, DType dtype, int64_t k) {
   return k <= kernels::longest_exact_addition(dtype) ? c.add_to(i) : nullptr;
 }
@@ -255,7 +248,7 @@ class ProjectionsNode final : public autograd::Node {
     Grads grads(static_cast<size_t>(1 + 2 * count));
     std::vector<Tensor> rows(dy.size());  // [rows, out_i]; undefined if no gradient arrived
     for (size_t i = 0; i < dy.size(); ++i) {
-      if (dy[i]) rows[i] = as_rows(dy[i]);
+      if (dy[i]) rows[i] = even_rows(dy[i]);
     }
     std::vector<kernels::Product> products;
     products.reserve(2 * dy.size());
@@ -273,8 +266,8 @@ class ProjectionsNode final : public autograd::Node {
   }
 
  private:
-  /// Returns dx, and fills `products` with those that set it. If `sum` is not null, the gradient of
-  /// x by other ops, it is added last, as a recomputing wrapper would have it.
+  /// Returns dx, and fills `products` with the matmuls that set it. `sum`, the gradient of x from
+  /// other ops or null, is added last, as a recomputing wrapper adds it.
   Tensor input_gradient(const std::vector<Tensor>& dy, const Tensor* sum,
                         std::vector<kernels::Product>& products) const {
     const Tensor& x = saved(0);
@@ -319,7 +312,7 @@ std::optional<kernels::Unary> function_of(Activation f) {
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
-  require_pair("matmul", {"a", a}, {"b", b});
+  require_floating_pair("matmul", {"a", a}, {"b", b});
   require_rank("matmul", a, 2, "a");
   require_rank("matmul", b, 2, "b");
   if (a.dim(-1) != b.dim(-2)) {
@@ -372,7 +365,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const T
   if (onto && autograd::CheckpointScope::current() != nullptr) {
     return add(onto, linear(x, weight, bias));
   }
-  const Tensor rows = as_rows(x);  // [rows, in]
+  const Tensor rows = even_rows(x);  // [rows, in]
   const Tensor inputs[] = {x, weight, bias};
   const SaveList keep = save(rows, weight);
   const auto [y] = autograd::reuse_or_recompute<1>(
@@ -384,7 +377,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const T
                 [x_shape](const Context& c, const Tensor& dy) -> Grads {
                   const auto saved = c.saved<2>();
                   const Tensor &in = saved[0], &w = saved[1];
-                  const Tensor g = as_rows(dy);  // [rows, out]
+                  const Tensor g = even_rows(dy);  // [rows, out]
                   Grads grads(4);
                   grads[3] = dy;
                   set_input_gradient(c, 0, g, w, x_shape, grads);
@@ -404,7 +397,7 @@ std::vector<Tensor> projections(const Tensor& x, std::span<const Projection> to)
     inputs.push_back(weight);
     inputs.push_back(bias);
   }
-  const Tensor rows = as_rows(x);  // [rows, in]
+  const Tensor rows = even_rows(x);  // [rows, in]
   SaveList keep = save(rows);
   for (const Projection& p : to) keep.tensors[static_cast<size_t>(keep.count++)] = p.weight;
   std::vector<Tensor> y =
@@ -435,8 +428,8 @@ Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight
                      const Tensor& bias) {
   constexpr const char* op = "joined_linear";
   if (!before) return linear(x, weight, bias);
-  require_pair(op, {"x", x}, {"weight", weight});
-  require_pair(op, {"before", before}, {"x", x});
+  require_floating_pair(op, {"x", x}, {"weight", weight});
+  require_floating_pair(op, {"before", before}, {"x", x});
   require_rank_is(op, before, 3, "before");
   require_rank_is(op, x, 3, "x");
   require_rank_is(op, weight, 2, "weight");
@@ -484,7 +477,7 @@ Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight
         if (c.wants(2)) grads[2] = joined_weight_gradient(w, dy, in);
         if (c.wants(3)) {
           grads[3] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
-          kernels::sum_rows(w.device(), as_rows(dy).view(), grads[3].mut());
+          kernels::sum_rows(w.device(), even_rows(dy).view(), grads[3].mut());
         }
         return grads;
       });
@@ -498,7 +491,7 @@ Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_b
     return linear(activate(f, linear(x, in_weight, in_bias)), out_weight, out_bias, onto);
   }
   require_linear(op, x, in_weight, in_bias);
-  const Tensor rows = as_rows(x);  // [rows, in]
+  const Tensor rows = even_rows(x);  // [rows, in]
   Tensor slope;
   const Tensor inputs[] = {x, in_weight, in_bias, out_weight, out_bias, onto};
   kernels::Epilogue epilogue{.function = function};
@@ -518,7 +511,7 @@ Tensor feed_forward(const Tensor& x, const Tensor& in_weight, const Tensor& in_b
       [x_shape, relu = f == Activation::relu](const Context& c, const Tensor& dy) -> Grads {
         const auto saved = c.saved<5>();
         const Tensor &in = saved[0], &w1 = saved[1], &w2 = saved[2], &hidden = saved[3];
-        const Tensor g = as_rows(dy);  // [rows, out]
+        const Tensor g = even_rows(dy);  // [rows, out]
         Grads grads(6);
         grads[5] = dy;
         set_parameter_gradients(c, 3, g, hidden, w2, grads);

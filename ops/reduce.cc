@@ -86,7 +86,7 @@ Tensor with_last(const Tensor& x, int axis) {
 }
 
 Extremum extremum(std::string_view op, bool largest, const Tensor& x, int axis, bool keepdim) {
-  require(static_cast<bool>(x), op, "x is undefined");
+  require_defined(op, x);
   const int a = x.checked_axis(axis);
   if (x.dim(a) == 0) {
     fail_with<ShapeError>(op, fmt::format("axis {} is empty: there is no extremum", a), {{"x", x}});
@@ -196,7 +196,7 @@ Tensor running_sum(const Tensor& input, bool reverse) {
 }  // namespace
 
 Tensor cumsum(const Tensor& x, int axis) {
-  require(static_cast<bool>(x), "cumsum", "x is undefined");
+  require_defined("cumsum", x);
   const int a = x.checked_axis(axis), last = x.rank() - 1;
   return transpose(running_sum(transpose(x, a, last), false), a, last);
 }

@@ -78,10 +78,6 @@ Shape inferred(const Tensor& x, const Shape& shape) {
   return result;
 }
 
-void require_defined(std::string_view op, const Tensor& x) {
-  require(static_cast<bool>(x), op, "x is undefined");
-}
-
 /// The backward node of slice: adds into a view of the input's gradient.
 struct SliceNode final : autograd::AccumulatingNode {
   SliceNode(const Shape& piece, int along, int64_t first, int64_t every)

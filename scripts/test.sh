@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --emulated) labels=(-L device); options=(-DLONGSPAN_EMULATED_DEVICE=ON); shift ;;
     --continuous)
       labels=(-L "quick|device")
-      options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_CUDA=OFF)
+      options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_CUDA=OFF -DLONGSPAN_UNITY=ON)
       targets=(all benchmarks)
       packages+=("${site_packages[@]}")  # the test `site` builds the site of the documentation
       nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)

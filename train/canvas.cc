@@ -66,7 +66,7 @@ bool ends_with(const std::string& path, std::string_view bytes) {
   }
 }
 
-/// Whether cairo takes a code point, and there is something to see.
+/// Whether cairo accepts a code point and draws something visible.
 bool can_be_drawn(int32_t c) {
   if (c < ' ' || (c >= 0x7F && c < 0xA0)) return false;
   return (c < 0xFDD0 || c > 0xFDEF) && (c & 0xFFFE) != 0xFFFE;
@@ -330,7 +330,7 @@ void Canvas::write(Point at, double degrees, std::string_view text, double size,
     const std::string turn = degrees == 0 ? ""
                                           : fmt::format(" transform=\"rotate({} {} {})\"", degrees,
                                                         number(at.x), number(at.y));
-    // Other fonts than the measured one take the same room.
+    // textLength gives any font the width of the measured one.
     surface_->bytes += fmt::format(
         "<text x=\"{}\" y=\"{}\"{} font-size=\"{}\" text-anchor=\"{}\" textLength=\"{}\" "
         "lengthAdjust=\"spacingAndGlyphs\" xml:space=\"preserve\" fill=\"{}\">{}</text>\n",

@@ -22,8 +22,8 @@ enum class PictureFormat { png, svg, pdf };
 /// Returns the format that a path's end names, ".svg" or ".pdf"; else png.
 PictureFormat format_of(std::string_view path);
 
-/// A drawing surface, measured in units of 1/96 inch from the upper left corner. A text of 14 units
-/// is one of 10.5 points. The same calls give the same bytes.
+/// A drawing surface, measured in units of 1/96 inch from the upper left corner. Text of size 14 is
+/// text of 10.5 points. Equal calls give equal bytes.
 class Canvas {
  public:
   /// A position.

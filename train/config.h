@@ -113,7 +113,7 @@ class FieldReader final : public Fields {
  public:
   FieldReader() : open_(1) {}
   Json take() { return Json(std::move(open_[0])); }
-  /// Returns the same fields as keys.
+  /// Returns the fields read so far as keys.
   std::vector<Key> take_keys() { return std::move(keys_); }
 
   void means(std::string_view /*name*/, std::string_view meaning) override { meaning_ = meaning; }

@@ -19,7 +19,7 @@ class FoldSums {
   void wait(size_t i, Tensor gradient) { sums_.back()[i] = std::move(gradient); }
   /// Adds the gradient of a batch, undefined if it has none. To be called for each batch in order.
   void add(size_t i, int64_t batch, Tensor gradient);
-  /// Takes what add() of the last batch has left in sum i, or before that what waits.
+  /// Takes sum i: the sum of the step after its last batch, or before that the gradient that waits.
   Tensor taken(size_t i) { return std::exchange(sums_.back()[i], {}); }
 
  private:
@@ -30,9 +30,9 @@ class FoldSums {
 };
 
 /// Sums the gradients of the batches of a step in an order that depends on nothing but their
-/// number: those of each batch by themselves, the batches from left to right in groups of 8, then
-/// the groups, then what parameters have of steps before (UpdatePeriod). So the sums do not depend
-/// on how batches are distributed over passes, runs or processes.
+/// number: first within each batch, then over the batches of each group of 8 from left to right,
+/// then over the groups, then with the gradients of earlier steps (UpdatePeriod). So the sums do
+/// not depend on how batches are distributed over passes, runs or processes.
 ///   GradientFold fold(optimizer.parameters(), batches);
 ///   for (int64_t i = 0; i < batches; ++i) fold.backward(loss_of(i));
 /// Each gradient is folded as soon as it is complete (LeafWatch), so that two copies exist only of
@@ -49,8 +49,7 @@ class GradientFold {
   GradientFold(const GradientFold&) = delete;
   GradientFold& operator=(const GradientFold&) = delete;
 
-  /// Runs backward(loss) for the next batch. After that of the last batch the parameters have the
-  /// sums.
+  /// Runs backward(loss) for the next batch. After the last batch the parameters have the sums.
   void backward(const Tensor& loss);
 
   /// Returns how many passes, with groups of `rehearsed_group`, hold as much memory as a step of

@@ -219,8 +219,8 @@ class LineChart {
     return all;
   }
 
-  /// Finds a place for the name of each point that hides nothing; where there is none, one that
-  /// hides no other name.
+  /// Places the name of each point where it hides nothing or, if there is no such place, no other
+  /// name.
   void place_names() {
     for (const NamedPoint& p : plot_.points) {
       if (!drawn(p.x, p.y) || p.name.empty()) continue;

@@ -40,8 +40,8 @@ class Meter {
 };
 
 /// Told of each row of a run's metrics.jsonl when it is written: the run folder, the step, and the
-/// row's figures in order (docs/file-formats.md). Of several processes the first tells. An exception
-/// ends the run as an error.
+/// row's figures in order (docs/file-formats.md). With several processes only the first one calls
+/// it. An exception ends the run as an error.
 using OnRow = std::function<void(const std::string& run, int64_t step, const Members& figures)>;
 
 /// Numbers with their names, in order.

@@ -282,13 +282,13 @@ struct GroupNorm {
   double norm = 0;
 };
 
-/// Clips the gradients of each clip group apart (Visitor::clipped_apart): those of a group whose
-/// common norm (times gradient_scale()) exceeds max_norm, if max_norm > 0, are scaled to max_norm.
+/// Clips each clip group separately (Visitor::clipped_apart): if max_norm > 0 and the norm of a
+/// group's gradients (times gradient_scale()) exceeds it, they are scaled down to that norm.
 /// Returns the norms before clipping, in order of Optimizer::clip_groups(). The summation order
 /// depends only on the parameters' shapes. Throws ValueError if a norm is not finite, naming the
 /// first parameter with a nonfinite gradient: the parameters are unchanged.
 std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm);
-/// Does the same and returns the norm of the default group, which has all parameters of most
+/// As clip_by_group(), but returns the norm of the default group, which has all parameters of most
 /// models.
 double clip_gradients(Optimizer& optimizer, double max_norm);
 

@@ -21,10 +21,10 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kPiece = 32'768;    // elements: those of squared_sums()
+constexpr int64_t kPiece = 32'768;    // elements: the pieces of squared_sums()
 constexpr int64_t kBucket = 1 << 20;  // bytes
 constexpr size_t kUnderWay = 4;       // buckets
-constexpr const char* kOp = "ranks";
+constexpr const char* kRanks = "ranks";
 
 const char* data_of(const Tensor& x) { return static_cast<const char*>(x.view().data); }
 char* data_of_written(Tensor& x) { return static_cast<char*>(x.mut().data); }
@@ -65,15 +65,15 @@ std::vector<Described> described(const std::string& bytes) {
 
 std::vector<ParameterGroup> OwnedParameters::divide(const std::vector<ParameterGroup>& groups,
                                                     bool divisible) {
-  require(together_ >= 1 && ranks_.size() % together_ == 0, kOp,
+  require(together_ >= 1 && ranks_.size() % together_ == 0, kRanks,
           "{} ranks cannot be divided into groups of {}", ranks_.size(), together_);
   parameters_.clear();
   parts_.clear();
   for (const ParameterGroup& group : groups) {
     for (const NamedTensor& p : group.parameters) {
-      require(p.tensor.contiguous(), kOp, "the parameter \"{}\" is not contiguous", p.name);
+      require(p.tensor.contiguous(), kRanks, "the parameter \"{}\" is not contiguous", p.name);
       if (parameters_.empty()) device_ = p.tensor.device();
-      require(p.tensor.device() == device_, kOp, "the parameter \"{}\" is on {}, others on {}",
+      require(p.tensor.device() == device_, kRanks, "the parameter \"{}\" is on {}, others on {}",
               p.name, name_of(p.tensor.device()), name_of(device_));
       parameters_.push_back(p);
       if (std::find(clip_groups_.begin(), clip_groups_.end(), p.clip_group) == clip_groups_.end()) {
@@ -146,7 +146,7 @@ int64_t OwnedParameters::count(size_t parameter, int rank) const {
 }
 
 void OwnedParameters::begin(int64_t batches) {
-  require(batches % groups() == 0, kOp,
+  require(batches % groups() == 0, kRanks,
           "got {} batches for {} ranks, {} of which compute one; expected as many for each",
           batches, ranks_.size(), together_);
   batches_ = batches;
@@ -434,17 +434,17 @@ TensorList OwnedParameters::whole(const TensorList& on_device, const std::string
 void OwnedParameters::take(const TensorList& whole, const TensorList& parts) const {
   for (const NamedTensor& part : parts) {
     const std::optional<size_t> i = parameter_of(part.name);
-    require(i.has_value(), kOp, "\"{}\" is of no parameter", part.name);
+    require(i.has_value(), kRanks, "\"{}\" is of no parameter", part.name);
     const int64_t n = part.tensor.numel();
     if (count(*i, ranks_.rank()) == 0 || n == 0) continue;
     const auto at = std::find_if(whole.begin(), whole.end(),
                                  [&](const NamedTensor& w) { return w.name == part.name; });
-    require(at != whole.end(), kOp, "\"{}\" is missing", part.name);
+    require(at != whole.end(), kRanks, "\"{}\" is missing", part.name);
     const int64_t begin = divisible_ ? parts_[*i].begins[static_cast<size_t>(ranks_.rank())] : 0;
     const bool fits = at->tensor.dtype() == part.tensor.dtype() &&
                       (divisible_ ? at->tensor.shape() == parameters_[*i].tensor.shape()
                                   : at->tensor.shape() == part.tensor.shape());
-    if (!fits) fail_with<ShapeError>(kOp, "a state does not fit", {{part.name, at->tensor}});
+    if (!fits) fail_with<ShapeError>(kRanks, "a state does not fit", {{part.name, at->tensor}});
     Tensor to = part.tensor;
     const auto bytes = static_cast<int64_t>(size_of(to.dtype()));
     copy_from_host(to.device(), data_of_written(to), data_of(at->tensor) + begin * bytes,

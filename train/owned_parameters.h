@@ -19,8 +19,8 @@ namespace longspan {
 /// part of all elements: it sums the gradients of this part over all ranks, keeps the optimizer's
 /// state of it and updates it; then all ranks get the new values. So gradients and states of N
 /// ranks take an N-th of the memory \cite rajbhandari2020 (ZeRO, stage 2), and since one rank adds
-/// up all contributions to an element, in order of the batches, the sums are those of GradientFold
-/// in one process: bit for bit the same with any number of ranks.
+/// up all contributions to an element, in order of the batches, the sums equal GradientFold's in
+/// one process, bit for bit, for any number of ranks.
 ///   OwnedParameters owned(ranks);
 ///   auto optimizer = make(owned.divide(groups, true));   // of this rank's parts
 ///   optimizer->share(&owned);
@@ -52,8 +52,8 @@ class OwnedParameters : public Optimizer::Shared {
   void begin(int64_t batches);
   /// Runs the backward pass of this rank's batch of a round, and adds up the gradients of all
   /// ranks' batches for this rank's parts. Gradients go to their owners while it runs, each as soon
-  /// as it is complete (LeafWatch), in buckets of up to 1 MiB, of which four are under way, in the
-  /// order in which those of the first rank were complete in the first round. That one sends them
+  /// as it is complete (LeafWatch), in buckets of up to 1 MiB, at most four at a time, in the order
+  /// in which the first rank completed them in the first round. The first round sends all gradients
   /// at its end. After the last round the parts have the sums, and the parameters no gradients.
   void backward(const Tensor& loss);
   /// Whether gradients go out during the backward pass, or else at its end.
@@ -67,7 +67,8 @@ class OwnedParameters : public Optimizer::Shared {
   double norm(std::optional<size_t> clip_group) override;
   std::string first_nonfinite() override;
 
-  /// Returns tensors of which ranks have parts as whole ones on rank 0, and nothing on others.
+  /// Assembles tensors whose parts are on all ranks: returns them whole on rank 0, and nothing on
+  /// the others.
   ///   parts  those of this rank, named PARAMETER.SUFFIX, in order of the parameters
   TensorList whole(const TensorList& parts, const std::string& what);
   /// Sets this rank's parts, named PARAMETER.SUFFIX, from whole tensors of those names. Throws

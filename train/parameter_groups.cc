@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "optimizer";
+constexpr const char* kOptimizer = "optimizer";
 
 /// Throws ValueError if no parameter has the name that a pattern says.
 void require_matched(const TensorList& parameters, const std::string& pattern, const char* key) {
@@ -128,7 +128,7 @@ std::vector<ParameterGroup> parameter_groups(const TensorList& parameters, Param
     }
     group->parameters.push_back(p);
   }
-  require(!groups.empty(), kOp, "all {} parameters are frozen; expected one to train",
+  require(!groups.empty(), kOptimizer, "all {} parameters are frozen; expected one to train",
           parameters.size());
   return groups;
 }

@@ -23,7 +23,7 @@ struct ParameterChoice {
   }
 };
 
-/// Whether a name is what a pattern says.
+/// Whether a name matches a pattern.
 bool matches(std::string_view name, std::string_view pattern);
 
 /// Returns the parameters that are trained in groups of equal learning rate and weight decay, which

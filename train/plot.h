@@ -80,9 +80,9 @@ struct PictureFormats {
 Series smoothed(const Series& series);
 
 /// Writes a picture that names Longspan as its software: SVG or PDF if the path ends in ".svg" or
-/// ".pdf", else PNG. The same plot gives the same bytes. The legend hides no curve. Texts may hold
-/// any bytes; what is no character is drawn as a box. Throws IoError, ValueError if x and y differ
-/// in length or there is nothing to draw.
+/// ".pdf", else PNG. Equal plots give equal bytes. The legend hides no curve. Texts may hold any
+/// bytes; what is no character is drawn as a box. Throws IoError, ValueError if x and y differ in
+/// length or there is nothing to draw.
 void write_line_plot(const std::string& path, const LinePlot& plot);
 
 /// Writes a picture in the format that the end of the path names (write_line_plot()). Throws

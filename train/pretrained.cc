@@ -23,12 +23,12 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "checkpoint";
+constexpr const char* kCheckpoint = "checkpoint";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kConfig = "config.json";
 
 std::string in_folder(const std::string& path, const char* file) {
-  return kind_of_path(path, kOp) == PathKind::folder ? path + "/" + file : path;
+  return kind_of_path(path, kCheckpoint) == PathKind::folder ? path + "/" + file : path;
 }
 
 bool is_fresh(std::span<const std::string_view> parts, std::string_view name) {
@@ -146,7 +146,7 @@ Json names_of_labels(const Json& object) {
     size_t i = names.size();
     std::from_chars(m.name.data(), m.name.data() + m.name.size(), i);
     const bool is_place = i < names.size() && fmt::format("{}", i) == m.name;
-    require(is_place && m.value.is_string(), kOp,
+    require(is_place && m.value.is_string(), kCheckpoint,
             "id2label has \"{}\": {}; expected names for \"0\" to \"{}\"", m.name,
             to_string(m.value), names.size() - 1);
     names[i] = m.value;
@@ -211,7 +211,7 @@ std::vector<Stacked> stacked(const TensorList& tensors) {
       const Shape other = s.parts[i].shape();
       const bool fits = first.rank() > 0 && other.rank() == first.rank() &&
                         std::equal(std::next(first.begin()), first.end(), std::next(other.begin()));
-      require<ShapeError>(fits, kOp,
+      require<ShapeError>(fits, kCheckpoint,
                           "{} has parts of shapes {} and {}; expected the same but for the first "
                           "axis",
                           s.name, to_string(first), to_string(other));
@@ -280,8 +280,8 @@ class Given {
     });
   }
 
-  /// Returns the tensor of this name, or of one that stands for it; null if there is none. A copy
-  /// that is a parameter of its own here stands for no other.
+  /// Returns the tensor of this name, or else one that may replace it (OtherName); null if there is
+  /// neither. A copy that is a parameter of the model itself replaces no other.
   const NamedTensor* take(std::string_view name) {
     const NamedTensor* t = find(name);
     for (const OtherName& o : names_.unused) {
@@ -381,7 +381,7 @@ void load_pretrained(const TensorList& tensors, const std::string& file, const T
     }
   }
   given.check_others();
-  require<IoError>(faults.none(), kOp, "{} does not fit the model:{}", file, faults.text());
+  require<IoError>(faults.none(), kCheckpoint, "{} does not fit the model:{}", file, faults.text());
 
   const NoGrad off;
   for (auto& [to, from] : copies) {
@@ -396,9 +396,9 @@ void save_pretrained(const std::string& folder, const TensorList& tensors, const
   for (const Stacked& s : stacked(tensors)) {
     whole.push_back({s.name, s.parts.size() == 1 ? s.parts[0] : concat(s.parts, 0)});
   }
-  make_folders(folder, kOp);
+  make_folders(folder, kCheckpoint);
   write_tensors(folder + "/" + kWeights, whole, {{"format", "pt"}});
-  replace_file(folder + "/" + kConfig, to_string(pretrained_json(config)) + "\n", kOp);
+  replace_file(folder + "/" + kConfig, to_string(pretrained_json(config)) + "\n", kCheckpoint);
 }
 
 namespace {
@@ -446,7 +446,7 @@ Json pretrained_json(const Json& config) {
 }
 
 Json read_pretrained_json(const std::string& path) {
-  return read_json_object(in_folder(path, kConfig), kOp);
+  return read_json_object(in_folder(path, kConfig), kCheckpoint);
 }
 
 Settings settings_of_members(const Json& given, const std::string& origin, const Json& known,
@@ -478,7 +478,7 @@ Settings read_pretrained_config(const std::string& path, const Json& known,
   Settings settings = settings_of_members(given, file, known, others, objections);
   const Json* type = given.find("model_type");
   require(
-      objections.empty(), kOp,
+      objections.empty(), kCheckpoint,
       "{}, model_type {}, says what this model would not do:\n  {}\nName a member in `accepted` "
       "of load_pretrained_config() where you know that it changes nothing",
       file, type != nullptr ? to_string(*type) : "unknown", fmt::join(objections, "\n  "));

@@ -230,7 +230,7 @@ void Profiler::scope_ends() { end(Kind::scope); }
 
 void Profiler::phase_begins(std::string_view phase) {
   close_op();
-  if (phase == "forward") attention_of_.clear();  // what has had no backward gets none
+  if (phase == "forward") attention_of_.clear();  // nodes that have not run backward will not
   begin(Kind::phase, phase);
 }
 void Profiler::phase_ends() {

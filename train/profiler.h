@@ -25,7 +25,7 @@ enum class Direction : uint8_t {
 };
 std::string_view name_of(Direction direction);
 
-/// Where the time of a thread went, from a Profiler.
+/// How a thread spent its time, measured by a Profiler.
 struct Profile {
   /// The kernels of an op in one direction, or all in one scope.
   struct Row {
@@ -42,7 +42,7 @@ struct Profile {
     std::string name;
     int64_t calls = 0;
     double seconds = 0,
-           in_kernels = 0;  ///< its time without phases within, and that of its kernels
+           in_kernels = 0;  ///< its time without inner phases, and the time of its kernels
   };
   struct Thread {
     double busy = 0, idle = 0;  ///< of the calling thread: idle while it waits for the others
@@ -50,7 +50,7 @@ struct Profile {
 
   double seconds = 0;            ///< from begin to end
   std::vector<Row> ops;          ///< the longest first
-  std::vector<Row> layers;       ///< the same by scope, in order of appearance
+  std::vector<Row> layers;       ///< one for each scope, in order of appearance
   std::vector<PhaseRow> phases;  ///< in order of appearance
   std::vector<Thread> threads;
   double outside = 0;  ///< seconds outside of all phases and kernels

@@ -9,22 +9,22 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "roc_areas";
+constexpr const char* kRocAreas = "roc_areas";
 constexpr int64_t kBins = 4096;
 
 }  // namespace
 
 RocAreas::RocAreas(int64_t answers, int64_t most) : answers_(answers), most_(most) {
-  require(answers >= 1, kOp, "got {} answers; expected 1 or more", answers);
+  require(answers >= 1, kRocAreas, "got {} answers; expected 1 or more", answers);
 }
 
 void RocAreas::add(std::span<const double> scores, std::span<const int32_t> labels) {
   const auto n = static_cast<int64_t>(scores.size());
-  require(labels.size() == scores.size() && n % answers_ == 0, kOp,
+  require(labels.size() == scores.size() && n % answers_ == 0, kRocAreas,
           "got {} scores and {} labels of {} answers each; expected as many, in whole rows", n,
           labels.size(), answers_);
   for (const int32_t y : labels) {
-    require(y == 0 || y == 1, kOp, "got the label {}; expected 0 or 1", y);
+    require(y == 0 || y == 1, kRocAreas, "got the label {}; expected 0 or 1", y);
   }
   samples_ += n / answers_;
   if (counts_) {

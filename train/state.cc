@@ -67,7 +67,7 @@ template <class... Args>
                 fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Compares the header's own checksum, which is that of its bytes with zeros in its place.
+/// Compares the header's own checksum, which was computed with zeros in its place.
 void check_header(std::string_view header, const std::string& path, Checksums checksums) {
   const size_t at = header.find(header_key);
   if (at == std::string_view::npos) {

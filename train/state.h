@@ -87,8 +87,8 @@ std::string first_nonfinite(const TensorList& tensors);
 std::string checksum_of(const TensorList& tensors);
 
 /// Writes RUN/checkpoints/step-N in a temporary folder, which is synced and then renamed, so that a
-/// checkpoint is complete or absent whenever the process dies. An existing one of the same step is
-/// replaced. Temporary folders of dead writers are removed first, and all checkpoints but the
+/// checkpoint is complete or absent whenever the process dies. An existing checkpoint of this step
+/// is replaced. Temporary folders of dead writers are removed first, and all checkpoints but the
 /// newest `keep` afterwards (0 keeps all).
 ///   values       other values that the run resumes from; the member "step" is added
 ///   overflowing  more tensors for the optimizer's file, which may hold NaN or infinity: gradients

@@ -173,7 +173,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   const Usage& base = options.base;
   MemoryTracker& tracker = memory_tracker(device);
   StepMemory m;
-  int64_t batches = 0;  // bytes of batches held besides that of the current pass
+  int64_t batches = 0;  // bytes of held batches, without the current pass's batch
   std::optional<graph::Rehearsal> rehearsal;
   if (options.graph) rehearsal.emplace();
   Regions regions(device, optimizer, loss, options);

@@ -41,7 +41,7 @@ struct StepMemory {
   int64_t layouts = 0;  ///< of attention: all that the step asks for
   /// Bytes that a recorded step reserves permanently, included in all peaks; 0: not recorded.
   int64_t graph = 0;
-  /// Multiply-accumulates of the forward pass, and those that backward recomputes.
+  /// Multiply-accumulates of the forward pass, and of recomputation in the backward pass.
   int64_t macs = 0, again = 0;
   std::vector<SavedTerm> terms;  ///< the terms of `saved` in trace order; only if a trace was given
 
@@ -60,13 +60,13 @@ struct MeasureOptions {
   Usage base = {};               ///< memory that was live before the model was built
   MemoryTrace* trace = nullptr;  ///< for StepMemory::terms
   bool macs = true;              ///< whether to count them, which takes time for long sequences
-  /// Forward and backward passes before the update, whose gradients GradientFold adds. No more are
-  /// run than rehearsed_passes() says: others need the same.
+  /// Forward and backward passes before the update, whose gradients GradientFold adds. At most
+  /// rehearsed_passes() of them are run: further passes would need no more memory.
   int64_t passes = 1;
   /// With several processes: what this one owns, of which the optimizer has its part; each pass is
   /// a round of all.
   OwnedParameters* owned = nullptr;
-  /// Called after each backward pass: drops what a run holds besides the loss until then.
+  /// Called after each backward pass, to free what a run holds until then besides the loss.
   std::function<void()> after_pass = {};
   /// Called after the update: what a run does then, outside recordings (end_step()).
   std::function<void()> after_update = {};
@@ -77,10 +77,10 @@ struct MeasureOptions {
 };
 
 /// Runs a training step (loss() forward, backward, clipping, and an update with learning rate 0)
-/// and returns what it needed. Gradients that the parameters have wait for the same update. Peaks
-/// are the largest over all `passes`; other figures are those of the last pass. On meta_device this
-/// is a prediction, in which every op adds the closed-form sizes of what it allocates, saves and
-/// frees, and nothing is computed or allocated; on other devices it is a measurement.
+/// and returns what it needed. Gradients that the parameters already have join this update. Peaks
+/// are maxima over all `passes`; other figures belong to the last pass. On meta_device this is a
+/// prediction, in which every op adds the closed-form sizes of what it allocates, saves and frees,
+/// and nothing is computed or allocated; on other devices it is a measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options = {});
 
@@ -123,7 +123,7 @@ std::string bytes_text(int64_t bytes);
 /// naming `what`.
 int64_t parse_bytes(std::string_view text, std::string_view what = "bytes");
 
-/// A number of bytes in the text form of options and configurations: that of parse_bytes(), or 0.
+/// A number of bytes that options and configurations write as parse_bytes() reads it, or as 0.
 struct ByteSize {
   static constexpr std::string_view expected =
       "a size such as 20MiB, 64K, 4GB or 65536 (K and KiB are 1024 bytes, KB is 1000)";

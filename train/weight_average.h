@@ -23,8 +23,8 @@ class WeightAverage {
   /// "NAME.average", sharing storage with the average, so that loading into them restores it.
   TensorList state() const;
 
-  /// Puts the average, if there is one, in the parameters' places as long as it lives. The scratch
-  /// memory is that of the largest parameter.
+  /// Puts the average, if there is one, in the parameters' places as long as it lives. It takes
+  /// scratch memory of the size of the largest parameter.
   class Instead {
    public:
     explicit Instead(std::optional<WeightAverage>& average);

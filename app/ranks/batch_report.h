@@ -27,8 +27,8 @@ struct BatchReport {
 std::vector<BatchReport> exchanged(Communicator& ranks, BatchReport own, const ModuleList& modules,
                                    Device device);
 
-/// Returns the report of a batch that several processes have computed together, from those of their
-/// shares: losses and statistics add up, and each has counted all tokens.
+/// Returns the report of a batch that several processes have computed together, from the reports of
+/// its parts: losses and statistics add up, but every part has counted all tokens.
 BatchReport sum_of_shares(std::span<BatchReport> shares);
 
 /// Returns tensors of each rank on rank 0, in order of ranks, and nothing on others.

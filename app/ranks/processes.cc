@@ -30,7 +30,7 @@ std::string ranks_text(const std::set<int>& ranks) {
 std::string share_processors(Communicator& ranks) {
   if (ranks.size() == 1) return {};
   const std::vector<int> own = allowed_processors();
-  // Ranks of one host that may use the same processors get equal runs of them.
+  // Ranks of one host whose allowed processors are equal divide these evenly.
   const std::string mine =
       fmt::format("{} {}", ranks.host(), fmt::join(own.begin(), own.end(), ","));
   const std::vector<std::string> all = ranks.gather(mine, "the processors of the processes");

@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct ProfileCommandOptions {
   int64_t steps = 5;
   bool json = false;
   void visit(auto& v) { v("steps", steps, range::between(1, 1000))("json", json); }
@@ -134,7 +134,7 @@ int profile_command(int argc, const char* const* argv) {
       "longspan profile --model NAME [--length L] [--batch B] [--out DIR]: where the time of a "
       "training step goes, by op, layer, phase and thread. Inputs are synthetic; train --profile N "
       "profiles steps on real ones.");
-  Options o;
+  ProfileCommandOptions o;
   const Settings typed = taken(line, "profile.");
   set_fields(o, typed);
   check_ranges(o, typed);

@@ -135,7 +135,7 @@ std::vector<Part> merged(const std::vector<Part>& parts) {
   return all;
 }
 
-struct Options {
+struct SummaryCommandOptions {
   bool all = false, json = false;
   void visit(auto& v) { v("all", all)("json", json); }
 };
@@ -175,7 +175,7 @@ int summary_command(int argc, const char* const* argv) {
       "longspan summary --model NAME [--length L] [--batch B]: the parts of a model with their "
       "parameters, the multiply-accumulates of a forward pass (in millions), what it saves for the "
       "backward pass, and the shape of what they return. Nothing is computed or allocated.");
-  Options o;
+  SummaryCommandOptions o;
   set_fields(o, taken(line, "summary."));
   RunConfig config = planned_config(line);
   const StepPlanner planner(config, false);

@@ -521,7 +521,7 @@ void report(const Plan& plan, std::vector<Trial>& trials, const std::string& out
   draw_values(plan, groups, formats.paths(out + "/values"), unit);
 }
 
-struct Options {
+struct SweepCommandOptions {
   int64_t seeds = 1, jobs = 1;
   double first = 1;
   void visit(auto& v) {
@@ -530,7 +530,7 @@ struct Options {
   }
 };
 
-Plan new_plan(CommandLine line, const Options& o, int argc, const char* const* argv) {
+Plan new_plan(CommandLine line, const SweepCommandOptions& o, int argc, const char* const* argv) {
   Plan plan{.common = {},
             .dimensions = dimensions_of(line.settings),
             .first = o.first,
@@ -657,7 +657,7 @@ int sweep_command(int argc, const char* const* argv) {
       "longspan sweep --out DIR --model NAME --lr 3e-4,1e-3 ...: trains with all combinations of "
       "options that have several values, with commas between them, and says which validates best. "
       "Other options are those of longspan train.");
-  Options o;
+  SweepCommandOptions o;
   const Settings typed = taken(line, "sweep.");
   set_fields(o, typed);
   check_ranges(o, typed);

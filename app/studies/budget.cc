@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct BudgetStudyOptions {
   std::string budgets, strategies{usual_strategies};
   void visit(auto& v) { v("budgets", budgets)("strategies", strategies); }
 };
@@ -122,7 +122,7 @@ int study_budget(int argc, const char* const* argv) {
       "deepest model of its length that train within each budget, with each strategy, from "
       "predictions alone: budget.csv and two pictures.",
       2);
-  Options o;
+  BudgetStudyOptions o;
   set_fields(o, taken(line, "study."));
   const std::vector<std::string> strategies = strategies_of(o.strategies);
   StudyFolder out(line);

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct EntmaxStudyOptions {
   EntmaxSparsityOptions entmax;
   std::string alphas = "1,1.05,1.1,1.2,1.3,1.5,1.75,2", scales = "0.5,1,2,4";
   uint64_t seed = 1;
@@ -73,7 +73,7 @@ LinePlot keys_by_alpha(const std::vector<EntmaxSparsityRow>& rows, const EntmaxS
   return plot;
 }
 
-void print_row(const EntmaxSparsityRow& r) {
+void print_entmax_row(const EntmaxSparsityRow& r) {
   say_progress(fmt::format("{:>6} {:>8} {:>6} {:>8.4f} {:>10.2f} {:>9.4f}", r.alpha, r.length,
                            r.scale, r.sparsity.zeros, r.sparsity.keys, r.sparsity.largest));
 }
@@ -93,7 +93,7 @@ int study_entmax(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan study entmax --out DIR: how many of the keys keep some weight under alpha-entmax, "
       "by alpha, length and scale of the logits: entmax.csv and pictures.");
-  Options o;
+  EntmaxStudyOptions o;
   set_fields(o, line.settings);
   check_ranges(o, line.settings);
   require_values(o.entmax.lengths, "--lengths", 1, 1 << 24);
@@ -104,7 +104,7 @@ int study_entmax(int argc, const char* const* argv) {
   out.open();
   say_progress(fmt::format("{:>6} {:>8} {:>6} {:>8} {:>10} {:>9}", "alpha", "length", "scale",
                            "zeros", "keys", "largest"));
-  const std::vector<EntmaxSparsityRow> rows = study_entmax_sparsity(o.entmax, print_row);
+  const std::vector<EntmaxSparsityRow> rows = study_entmax_sparsity(o.entmax, print_entmax_row);
   out.write("entmax.csv", csv_of(rows, o.entmax.rows));
   out.draw("keys_by_length", keys_by_length(rows, o.entmax));
   out.draw("keys_by_alpha", keys_by_alpha(rows, o.entmax));

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct FeaturesStudyOptions {
   FeatureErrorOptions error;
   std::string kinds = "positive,hyperbolic,trigonometric", rows = "gram_schmidt,iid",
               deviations = "0.5,1";
@@ -80,7 +80,7 @@ std::vector<E> values_of(const std::string& text, std::string_view option) {
   return values;
 }
 
-void print_row(const FeatureErrorRow& r) {
+void print_features_row(const FeatureErrorRow& r) {
   say_progress(fmt::format("{:>9} {:<14} {:<13} {:>8} {:>10.4g} {:>10.4g} {:>10.4g}", r.deviation,
                            name_of_value(r.features), name_of_value(r.rows), r.count, r.mean,
                            r.median, r.row));
@@ -107,7 +107,7 @@ int study_features(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan study features --out DIR: the error of attention by random features, as Performer "
       "has it, against the exact softmax, by their number and kind: features.csv and pictures.");
-  Options o;
+  FeaturesStudyOptions o;
   set_fields(o, line.settings);
   check_ranges(o, line.settings);
   FeatureErrorOptions& e = o.error;
@@ -121,7 +121,7 @@ int study_features(int argc, const char* const* argv) {
   out.open();
   say_progress(fmt::format("{:>9} {:<14} {:<13} {:>8} {:>10} {:>10} {:>10}", "deviation", "kind",
                            "rows", "features", "error", "median", "row median"));
-  const std::vector<FeatureErrorRow> rows = study_feature_errors(e, print_row);
+  const std::vector<FeatureErrorRow> rows = study_feature_errors(e, print_features_row);
   out.write("features.csv", csv_of(rows, e));
   for (const double deviation : e.deviations) {
     out.draw(fmt::format("error_{:g}", deviation), plot_of(rows, e, deviation));

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct LshStudyOptions {
   LshRecallOptions recall;
   uint64_t seed = 1;
   void visit(auto& v) {
@@ -63,7 +63,7 @@ LinePlot plot_of(const std::vector<LshRecallRow>& rows, const LshRecallOptions& 
   return plot;
 }
 
-void print_row(const LshRecallRow& r) {
+void print_lsh_row(const LshRecallRow& r) {
   say_progress(fmt::format("{:<10} {:>6} {:>7} {:>8} {:<8} {:>8.4f} {:>8.4f} {:>8.4f} {:>8.4f}",
                            name_of_value(r.vectors), r.chunk, r.rounds, r.buckets,
                            r.same_bucket ? "bucket" : "chunks", r.recall.keys, r.recall.mass,
@@ -95,7 +95,7 @@ int study_lsh(int argc, const char* const* argv) {
       "a "
       "query sees with LSH attention, by rounds of hashes and chunk size, on random and on "
       "clustered vectors: lsh.csv and pictures.");
-  Options o;
+  LshStudyOptions o;
   set_fields(o, line.settings);
   check_ranges(o, line.settings);
   require_values(o.recall.chunks, "--chunks", 1, 1 << 20);
@@ -106,7 +106,7 @@ int study_lsh(int argc, const char* const* argv) {
   say_progress(fmt::format("{:<10} {:>6} {:>7} {:>8} {:<8} {:>8} {:>8} {:>8} {:>8}", "vectors",
                            "chunk", "rounds", "buckets", "keys of", "seen", "mass", "largest",
                            fmt::format("top {}", o.recall.top)));
-  const std::vector<LshRecallRow> rows = study_lsh_recall(o.recall, print_row);
+  const std::vector<LshRecallRow> rows = study_lsh_recall(o.recall, print_lsh_row);
   out.write("lsh.csv", csv_of(rows, o.recall));
   for (const LshVectors vectors : o.recall.vectors) {
     const std::string name(name_of_value(vectors));

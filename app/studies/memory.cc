@@ -19,7 +19,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct MemoryStudyOptions {
   std::vector<int64_t> depths, lengths;
   std::string strategies{usual_strategies};
   int64_t repeats = 5;
@@ -111,7 +111,7 @@ LinePlot trade_off_of(const std::vector<Measured>& rows) {
   return plot;
 }
 
-void print_row(const Measured& r) {
+void print_memory_row(const Measured& r) {
   say_progress(fmt::format("{:<20} {:>6} {:>8} {:>11} {:>11} {:>11} {:>11} {:>8.4f} {:>6.2f}",
                            r.strategy, r.shape.layers, r.shape.length,
                            bytes_text(r.predicted.saved), bytes_text(r.measured.saved),
@@ -178,7 +178,7 @@ void measure_steps(MemoryStudy& s) {
                       fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
     }
     r.measured = s.planner.step(r.shape, s.device);
-    print_row(r);
+    print_memory_row(r);
   }
 }
 
@@ -247,7 +247,7 @@ int study_memory(int argc, const char* const* argv) {
       "depth and over length, and writes what they keep and need, predicted beside measured, and "
       "how long they take: memory.csv, pictures, and timeline.html with the live bytes of a step.",
       2);
-  Options o;
+  MemoryStudyOptions o;
   const Settings typed = taken(line, "study.");
   set_fields(o, typed);
   check_ranges(o, typed);

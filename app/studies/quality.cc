@@ -19,7 +19,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct QualityStudyOptions {
   std::string models, strategies;
   void visit(auto& v) { v("models", models)("strategies", strategies); }
 };
@@ -151,7 +151,7 @@ LinePlot plot_of(const std::vector<QualityRun>& runs, double seconds) {
   return plot;
 }
 
-/// Draws what runs reach, and their curves over time, if they count the same.
+/// Draws the figures that runs reach, and their curves over time, if all have one unit.
 void draw(StudyFolder& out, const std::vector<QualityRun>& runs, double seconds) {
   std::vector<RunFigures> figures;
   std::vector<std::string> names;
@@ -170,7 +170,7 @@ void draw(StudyFolder& out, const std::vector<QualityRun>& runs, double seconds)
   out.draw("curves", curves_of(figures, names, Axis::seconds));
 }
 
-void print_row(const QualityRun& r) {
+void print_quality_row(const QualityRun& r) {
   if (!r.figures) {
     say_progress(fmt::format("{:<32} failed: {}", r.name, r.failed));
     return;
@@ -198,7 +198,7 @@ int study_quality(int argc, const char* const* argv) {
       "reach beside the memory that they need: quality.csv, pictures, and runs/ with the runs. "
       "Other options are those of longspan train.",
       2, "study quality");
-  Options o;
+  QualityStudyOptions o;
   set_fields(o, taken(line, "study."));
   std::vector<std::string> models = words_of(o.models);
   if (last_setting(line.settings, "seconds") == nullptr) {
@@ -225,7 +225,7 @@ int study_quality(int argc, const char* const* argv) {
                            "peak", "seconds", "bits"));
   for (QualityRun& run : runs) {
     train(run, std::filesystem::absolute(out.path()).string(), processors);
-    print_row(run);
+    print_quality_row(run);
     replace_file(out.path() + "/quality.csv", csv_of(runs), "study");  // a stop loses no row
   }
   out.write("quality.csv", csv_of(runs));

@@ -17,7 +17,7 @@
 namespace longspan {
 namespace {
 
-struct Options {
+struct ReversibleStudyOptions {
   std::vector<int64_t> depths = {2, 4, 8, 16, 32};
   std::string dtypes = "f32 bf16", strategies = "reversible reversible:exact";
   void visit(auto& v) { v("depths", depths)("dtypes", dtypes)("strategies", strategies); }
@@ -185,7 +185,7 @@ int study_reversible(int argc, const char* const* argv) {
       "reversible layers, which compute their inputs again, are from those of the same layers "
       "that save everything, by depth and dtype: reversible.csv and a picture.",
       2);
-  Options o;
+  ReversibleStudyOptions o;
   set_fields(o, taken(line, "study."));
   require_values(o.depths, "--depths", 1, 10'000);
   const std::vector<std::string> strategies = reversible_strategies(o.strategies),

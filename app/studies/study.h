@@ -74,8 +74,8 @@ class CsvTable {
   std::string text_;
 };
 
-/// Adds a curve to a plot, and its name to that of another one that it would hide: of the same x,
-/// whose y differ by no more than this share.
+/// Adds a curve to a plot or, if it would hide one, only its name to that curve's name: if both
+/// have the same x, and all y differ by at most the fraction `share`.
 void add_curve(LinePlot& plot, Series curve, double share = 0);
 
 /// Prints a line at once, so that long work shows where it is.
@@ -87,8 +87,8 @@ std::vector<std::string> words_of(const std::string& text);
 /// The strategies that studies of memory compare where none are given.
 inline constexpr std::string_view usual_strategies =
     "standard checkpoint reversible reversible+chunks";
-/// Returns the words of --strategies: those of --memory, each perhaps with "+chunks" behind it.
-/// Throws ValueError if a word is none.
+/// Returns the words of --strategies: values of --memory, with or without a final "+chunks". Throws
+/// ValueError on any other word.
 std::vector<std::string> strategies_of(const std::string& text);
 /// Returns the shape of a strategy: "reversible+chunks" is "reversible" with feed-forward layers in
 /// F / D chunks.

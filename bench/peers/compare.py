@@ -70,7 +70,7 @@ def gemm_items():
 
 
 def bf16_gemm_items():
-    """Products of bf16, and of f32 rounded to it: those of linear layers, a Reformer's among them."""
+    """Matmuls of linear layers, a Reformer's among them, in bf16 and in f32 rounded to bf16."""
     ways = (("bf16", {"dtype": "bf16"}, ["torch"]),
             ("f32 by bf16", {"precision": "bf16"}, ["torch", "autocast"]))
     for kind, how, variants in ways:
@@ -267,7 +267,7 @@ class Contest:
         return f"OpenBLAS {self.blas_text}" if contestant[0] == "openblas" else " ".join(contestant)
 
     def heat(self, candidates, request):
-        """The fastest candidate; those that cannot run the workload are out."""
+        """The fastest candidate that can run the workload."""
         able = []
         for candidate in candidates:
             try:

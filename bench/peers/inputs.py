@@ -1,4 +1,4 @@
-"""What all workloads in PyTorch share: their inputs, which are those of Longspan, and passes."""
+"""Inputs and passes of all workloads in PyTorch. The inputs equal Longspan's."""
 
 import math
 import statistics

@@ -37,8 +37,8 @@ def parse_mkl(text):
 
 
 def of_torch(settings, cpus):
-    """{"onednn": ..., "mkl": ...} of a PyTorch with these variables, from a process of its own; with "error" besides
-    where its products did not all run."""
+    """{"onednn": ..., "mkl": ...} of a PyTorch with these variables, from a process of its own;
+    with "error" too if a matmul did not run."""
     environment = {**os.environ, **settings, "ONEDNN_VERBOSE": "1", "MKL_VERBOSE": "1"}
     done = subprocess.run(["taskset", "--cpu-list", ",".join(map(str, cpus)), python_of_peers(), "-c", TINY],
                           env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -59,8 +59,8 @@ def faster(seconds):
 
 
 def choose_openblas(ask, names, rounds=3):
-    """Measures products of 512 x 512 x 512 with each of the workers `names` in turns, ask(name, request) being a
-    question to one; returns (the fastest name, {name: FLOPs per second})."""
+    """Measures matmuls of 512 x 512 x 512 with each of the workers `names` in turns, through
+    ask(name, request); returns (the fastest name, {name: FLOPs per second})."""
     size = 512
     request = {"workload": "gemm", "shape": {"m": size, "n": size, "k": size, "layout": "NN"}, "threads": 1,
                "variant": "openblas", "repeats": 2, "seconds": 0.02}

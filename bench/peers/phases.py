@@ -21,9 +21,9 @@ class Turn(typing.NamedTuple):
 
 
 class Outcome(typing.NamedTuple):
-    """turns: label -> those that count; phase: "fast", or "slow" if a contestant has slow turns only; probes:
-    all of them; repeated: turns taken beyond the rounds; turn_probe: the lowest, over the contestants, of the
-    best probe of a turn."""
+    """turns: label -> turns that count; phase: "fast", or "slow" if a contestant has slow turns
+    only; probes: all of them; repeated: turns taken beyond the rounds; turn_probe: the lowest, over
+    the contestants, of the best probe of a turn."""
 
     turns: dict
     phase: str
@@ -37,7 +37,7 @@ def is_slow(probe, best):
 
 
 def that_count(turns, best):
-    """The turns of fast phases and "fast"; all turns and "slow" if there are none."""
+    """The turns of fast phases, with "fast"; or all turns, with "slow", if no turn is fast."""
     fast = [turn for turn in turns if not is_slow(turn.probe, best)]
     return (fast, "fast") if fast else (list(turns), "slow")
 
@@ -106,7 +106,7 @@ class Phases:
         return outcome_of(turns, self.best[threads], probes, repeated)
 
     def fields(self, outcome, threads):
-        """What a JSON line says of them; rates in FLOPs per second."""
+        """The fields of an outcome in a JSON line; rates in FLOPs per second."""
         return {"phase": outcome.phase, "loading_peak": self.best[threads], "probe_lowest": min(outcome.probes),
                 "probe_highest": max(outcome.probes), "turn_probe": outcome.turn_probe,
                 "repeated_turns": outcome.repeated,

@@ -19,7 +19,8 @@ def forget_freed():
 
 
 def begin_peak():
-    """Whether the high-water mark begins again; where it cannot, it is that of earlier workloads."""
+    """Resets the peak of this process's memory. Returns False if it cannot, and the peak includes
+    earlier workloads."""
     try:
         with open("/proc/self/clear_refs", "w") as marks:
             marks.write("5")
@@ -32,7 +33,7 @@ def reformer_step(shape, variant, **_):
     """One training step of ReformerModelWithLMHead: forward, backward, AdamW. Without dropout; as
     bench/worker.cc has it. With the variants "autocast" and "autocast-both", the
     forward pass computes in bf16 what autocast says, or both passes, also what the backward pass runs
-    again. The peak is that of the second step, above what lived before the model."""
+    again. The peak is measured in the second step, less the memory in use before the model."""
     from transformers import ReformerConfig, ReformerModelWithLMHead
 
     torch.manual_seed(0)

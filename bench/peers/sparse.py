@@ -124,7 +124,7 @@ WEIGHTS = ("query", "key", "value", "query_global", "key_global", "value_global"
 
 
 def fill(layers):
-    """Weights and biases as those of Longspan's layer."""
+    """Sets weights and biases to the values in Longspan's layer."""
     with torch.no_grad():
         for i, name in enumerate(WEIGHTS):
             if name in layers:

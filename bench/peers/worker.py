@@ -8,7 +8,8 @@ Reads one JSON request per line on standard input and answers with one JSON line
 Every repeat runs the workload as often as fills `seconds`. The answer gives seconds per call, best
 and median over the repeats: `cpu` is the CPU time of the busiest thread, `cpu_total` that of all
 threads, `wall` the wall-clock time. `check` is the mean magnitude of the results, to be compared
-with the other worker's; `peak_bytes`, where a workload has it, what it holds at most. bench/worker.cc speaks the same protocol.
+with the other worker's; `peak_bytes`, where a workload has it, is its peak memory. bench/worker.cc
+speaks the same protocol.
 """
 
 import ctypes

@@ -58,7 +58,7 @@ class Worker:
 
 
 def python_of_peers():
-    """The interpreter that has PyTorch: that of setup.sh, or of the folder that LONGSPAN_PEERS_VENV names."""
+    """The interpreter with PyTorch: in the folder that LONGSPAN_PEERS_VENV names, or else in setup.sh's."""
     return os.path.join(os.environ.get("LONGSPAN_PEERS_VENV", os.path.join(HERE, ".venv")), "bin", "python")
 
 

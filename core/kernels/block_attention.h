@@ -65,8 +65,8 @@ struct AttentionLayout {
   // [runs, kRunFields]: first key, keys, key segment, kind, multiplicity; sorted by segment and
   // key, disjoint. Each key of a run counts `multiplicity` times.
   X runs;
-  // [layouts + 1]: column tiles of each layout, those of the first segment before those of the
-  // second; no tile contains keys of both.
+  // [layouts + 1]: first column tile of each layout. Tiles of the first segment precede tiles of
+  // the second; no tile has keys of both segments.
   X first_column;
   X col_start;  // [column tiles + 1]: into col_runs
   // [.., kColumnRunFields]: first tile, tiles, then as in runs
@@ -188,7 +188,7 @@ struct AttentionProblemOf {
       PairMasks<X>::visit_tensors(f, problems.masks[s]...);
     }
   }
-  /// Calls f(tensor) for every tensor, those of the layout included.
+  /// Calls f(tensor) for every tensor, also the tensors of the layout.
   template <class F, class P>
   static void visit_tensors(F&& f, P& problem) {
     AttentionOperands<X>::visit_tensors(f, problem.inputs);

@@ -17,27 +17,27 @@ struct EdgeTablesOf {
   ///
   /// kEdgeRows: some rows. First row, rows (at most kEdgeBlockRows), first run, runs of each row,
   /// then first key and keys, first group and groups, first label and labels, which are entries of
-  /// the next three tables. With no keys there, the rows are computed one by one. Run o of the r-th
-  /// row is run first_run + r runs + o.
+  /// the next three tables. The rows of a block without entries in `keys` are computed one by one.
+  /// Run o of the r-th row is run first_run + r runs + o.
   ///
   /// kEdgeStrip: a few consecutive keys with the long rows that attend to them. First key, keys (at
   /// most kEdgeStripKeys), first entry of strip_rows and entries. A row may stand in many strips,
   /// in ascending order of keys.
   X blocks;
-  /// For blocks whose rows are best computed together, since they attend to nearly the same keys.
-  /// [n, 2]: a key, and the rows of the block that attend to it, bit r for the r-th. The keys of a
+  /// [n, 2]: a key of a block whose rows are computed together, and the rows that attend to it, bit
+  /// r for the r-th. Rows that attend to nearly the same keys form such a block. The keys of a
   /// block are distinct and ascend.
   X keys;
   /// [n, 5]: a run that some rows of a block have in common: its first key and its number of keys,
   /// its first label, both as numbers in the block, 1 if key t of it has the t-th label from there
   /// on or 0 if all keys have that label, and these rows as bits.
   X groups;
-  X used_labels;  ///< [n]: labels of blocks; blocks with the same labels share them
+  X used_labels;  ///< [n]: label lists of blocks; equal lists are stored once
   /// [n, kEdgeStripFields]: a row of a strip; its keys there, as bits; the slot of the workspace
   /// that holds its sums while its strips are computed; whether a piece of the row begins or ends
   /// here (kEdgePieceBegins, kEdgePieceEnds); and the number of the piece, or -1 if the row has
   /// only one. A piece is at most kEdgeStripPiece keys of a row. All keys of a row of strips have
-  /// the same label, which changes no probability.
+  /// one label, so its term shifts all scores of the row and changes no probability.
   X strip_rows;
   X strip_cuts;  ///< [n, 3]: rows of strips that have several pieces, the first and their number
   /// [runs, 3]: first key, keys, label list. Key t of a run has the label labels[list + t]; with a

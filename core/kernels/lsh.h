@@ -8,9 +8,9 @@
 
 namespace longspan::kernels {
 
-/// What a window sees beyond the first or the last chunk of a round. none: nothing; round: the
-/// other end of the same round; global: chunks of the round before or after, since all rounds form
-/// one circle.
+/// How a window continues before the first and after the last chunk of a round. none: it ends
+/// there; round: at the other end of the same round; global: in the round before or after, where
+/// the last round is followed by the first.
 enum class LshWrap : uint8_t { none, round, global };
 
 /// How a pair that is visible several times counts. first: only the first occurrence counts;

@@ -43,12 +43,13 @@ struct Epilogue {
   }
 };
 
-/// Of a product that is stored as it is. Making one for a small product takes a twentieth of its
-/// time.
+/// The epilogue that changes nothing. It is a constant because making one takes a twentieth of the
+/// time of a small matmul.
 inline constexpr Epilogue no_epilogue{};
 
-/// Returns the longest k for which a product that is added to c has the bits of a product of its
-/// own that is added later: 0 for 16 bits, whose sums are not rounded before they are added.
+/// Returns the maximum k for which accumulating a matmul into c gives the same bits as storing its
+/// result and adding it to c later; 0 for 16-bit dtypes, whose sums are not rounded before they are
+/// added.
 constexpr int64_t longest_exact_addition(DType dtype) {
   return dtype == DType::f64 ? 256 : dtype == DType::f32 ? 512 : 0;
 }
@@ -85,9 +86,9 @@ struct Product {
   }
 };
 
-/// Several products, each with the bits that matmul() gives it. Those of the same c, which stand
-/// next to each other, are computed in their order, the others in any; apart from that none may
-/// read or write what another one writes.
+/// Several matmuls, each with the bits of a call of matmul(). Matmuls with the same c must be
+/// adjacent and are computed in their order, all others in any order; otherwise no matmul may read
+/// or write what another one writes.
 inline constinit Kernel<void(std::span<const Product> all)> products{"products"};
 
 /// Applies an epilogue's function, factor, positive and addend to the stored c, by kernels of their

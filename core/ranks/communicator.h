@@ -35,8 +35,8 @@ class Transport {
   virtual void end_all() = 0;
 };
 
-/// The processes (ranks) that train together. All of them make the same calls in the same order.
-/// Calls are for one thread.
+/// The processes (ranks) that train together. Every rank makes the same calls in the same order,
+/// all from one thread.
 class Communicator {
  public:
   using Send = SentPart;
@@ -86,9 +86,7 @@ class Communicator {
   /// Starts an exchange: any number of parts of any size with any ranks but this one. Parts between
   /// two ranks are matched in order, and must have the same size on both sides.
   ///   what    what is exchanged, for error messages: "gradients of step 7"
-  ///   device  whose memory the parts are; that of a device goes by its own transport, and by way
-  ///   of
-  ///           the host without one
+  ///   device  where the parts are: its own transport moves them, or the host if it has none
   Pending start(std::span<const Send> out, std::span<const Receive> in, std::string what,
                 Device device = {});
   /// Has exchanges of a device's memory go from device to device; all ranks call it together.

@@ -38,7 +38,7 @@ class DeviceTransport {
 
 namespace kernels {
 
-/// Opens what moves bytes between this device and those of the other ranks, all of which call it
+/// Opens the transport between this device and the devices of the other ranks. All ranks call it
 /// together. Leaves *transport empty and sets *problem, in all ranks, if one of them cannot.
 inline constinit Kernel<void(Communicator* ranks, std::unique_ptr<DeviceTransport>* transport,
                              std::string* problem)>

@@ -6,8 +6,9 @@
 
 namespace longspan {
 
-/// What a module that moves bytes between processes gives the program: `longspan_transport()`, with
-/// C linkage, starts it and returns this. Functions are those of Transport.
+/// The interface of a loadable module that moves bytes between processes. Its function
+/// `longspan_transport()`, with C linkage, starts the transport and returns this struct. Transport
+/// documents the other functions.
 struct TransportModule {
   static constexpr int current = 1;
   int version;

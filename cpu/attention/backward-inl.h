@@ -319,7 +319,7 @@ class BackwardTask : ScoreGradients<T> {
     }
   }
 
-  // Does the same for keys j .. j + m if dO or Q is nonfinite.
+  // multiply_queries() for keys j .. j + m if dO or Q is nonfinite: skips hidden pairs.
   HWY_NOINLINE void multiply_queries_seen(const KeySpan& span, int64_t j, int64_t m) {
     const int64_t column = span.column + j, key = span.at + j;
     const auto sees = [&](int64_t k, int64_t row) { return Gradients::holds(span, row, j + k); };
@@ -363,7 +363,7 @@ class BackwardTask : ScoreGradients<T> {
     }
   }
 
-  // Does the same for nonfinite keys.
+  // multiply_keys() for nonfinite keys: skips hidden pairs.
   HWY_NOINLINE void multiply_keys_seen(int64_t g, const KeySpan& span) {
     const int64_t first = span.seen.first[g], count = span.seen.last[g] - first;
     const int64_t row = tile_.groups.row(g);

@@ -39,7 +39,7 @@ struct RowDeltas {
     dlse_stride = all_dlse.stride(2);
   }
 
-  // Returns that of a row, which is the given query.
+  // Returns the delta of a row, whose query is `query`.
   T of(int64_t row, int64_t query) const {
     constexpr int64_t V = kLanes<T>;
     const Tag<T> d;
@@ -74,7 +74,7 @@ struct BackwardCall {
   bool has_delta;  // whether it is there; else each tile computes its own at its first visit
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
   T* span_sums;   // null, or gradient sums of mu: [B H][span_row] by key, else [tasks][lanes]
-  T* query_sums;  // null, or the same for each query: [B H][L]
+  T* query_sums;  // null, or gradient sums of mu by query: [B H][L]
 };
 
 // Elements of a head's gradient sums of mu: its keys, and padding for whole vectors.
@@ -94,7 +94,7 @@ inline Slots tile_slots(const AttentionHead& head, const AttentionTask& task, in
   return slots;
 }
 
-// What a task of the backward pass reads, the same for all of its tiles.
+// The inputs of a task of the backward pass, which all of its tiles share.
 template <class T>
 struct BackwardContext {
   BackwardContext(const BackwardCall<T>& of_call, const AttentionTask& of_task,
@@ -397,7 +397,7 @@ class ScoreGradients {
   T more_ = 0;        // log2 of the multiplicity of its keys
   bool soft_here_ = false, terms_ = false;
   T* span_row_ = nullptr;   // gradient sums of the block's mu: for each key, or by lane
-  T* query_row_ = nullptr;  // the same for each query of the head
+  T* query_row_ = nullptr;  // gradient sums of mu for each query of the head
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kSize];
 };

@@ -515,7 +515,7 @@ class ForwardTask {
     }
   }
 
-  // Does the same for nonfinite values.
+  // multiply_values() for nonfinite values: skips hidden pairs.
   HWY_NOINLINE void multiply_values_seen(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
     const int64_t first = seen.first[g], count = seen.last[g] - first, row = groups_.row(g);

@@ -40,7 +40,7 @@ struct Relation {
   };
 
   int64_t left = 0, right = 0;
-  int64_t others = 0;  // ids beyond those of distances
+  int64_t others = 0;  // ids after the ids of distances
   int64_t stride = 0;  // of a row: whole panels and the repeated ends
   IdPanels part[2];    // distances, others
 

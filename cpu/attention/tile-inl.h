@@ -63,12 +63,12 @@ class RowGroups {
     if (count_ > 1 && left <= kRest) high_ -= 2;
   }
   int64_t count() const { return count_; }
-  // The first row of group g; row(count()) is that after the last one, or higher.
+  // The first row of group g; row(count()) is at least the number of rows.
   int64_t row(int64_t g) const {
     return g <= high_ ? g * kGroup : high_ * kGroup + (g - high_) * kShort;
   }
   int64_t end(int64_t g) const { return std::min(rows_, row(g + 1)); }
-  // The rows of group g with those that pad the last one.
+  // Number of rows of group g, including padding of the last group.
   int64_t padded(int64_t g) const { return round_up(end(g) - row(g), kRest); }
 
  private:

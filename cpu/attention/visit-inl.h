@@ -186,7 +186,7 @@ class Visit {
   std::vector<int32_t> of_vector_;
   int64_t size_ = 0, used_ = 0;  // spans taken, columns used
   int64_t block_ = 0;            // the first span of the last span's block
-  bool alone_ = false;           // whether the last span shares its tile with no other
+  bool alone_ = false;           // whether the last span has a tile to itself
 };
 
 // Whether intervals alone decide which keys rows see in a span, and its keys count once.

@@ -74,7 +74,7 @@ struct Tables {
 /// Rows of a block that have a run in common: its keys and labels, as numbers in the block.
 struct Group {
   int64_t key, keys, label;
-  int64_t step;  ///< from the label of a key to that of the next
+  int64_t step;  ///< from a key's label to the next key's
   uint32_t rows;
 };
 
@@ -300,7 +300,7 @@ class BlockTask {
     for (int64_t c = 0; c < n; ++c) to[c] = from[c] * factor;
   }
 
-  /// Finds the scores; those of pairs that do not exist are -inf.
+  /// Computes the scores; pairs that do not exist get -inf.
   void find_scores() {
     const Tag<T> tag;
     const Block& block = *block_;

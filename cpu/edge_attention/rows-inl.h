@@ -1,5 +1,5 @@
-// Rows of edge attention one by one, for one SIMD target: those that share too few of their keys
-// with others.
+// Edge attention of single rows, whose keys differ too much from other rows' keys, for one SIMD
+// target.
 
 #if defined(LONGSPAN_CPU_EDGE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_EDGE_ROWS_INL_H_
@@ -94,7 +94,7 @@ class RowTask {
     for (int64_t c = 0; c < d_; ++c) q_[c] = from[c] * head.scale;
   }
 
-  /// Consecutive keys of a piece, with its labels: those of a list, or one for all (labels null).
+  /// Consecutive keys of a piece, with a list of labels, or one label for all (labels null).
   struct Part {
     int64_t key, at, n;
     const int32_t* labels;

@@ -59,8 +59,8 @@ class EdgeTask {
     }
   }
 
-  /// Asks for what the next block of rows reads, if that is not a cache's worth altogether. After
-  /// block i there may be a strip, which reads the same keys.
+  /// Prefetches what the next block of rows reads, unless a cache holds the whole head. A strip may
+  /// come between, but it reads the keys of block i.
   void prefetch_after(const edge::Head<T>& head, const edge::Block& block, int64_t i, int64_t to) {
     constexpr int64_t kCache = 512 << 10;
     if (head.bytes < kCache) return;
@@ -162,7 +162,8 @@ void edge_forward(const kernels::EdgeAttentionInputs& in, View out, View lse) {
 
 /// Computes gradients. A task owns a head, so that it can add to the gradients of its keys; if
 /// there are few heads, several tasks share one, each with gradients of its own, which are summed
-/// in order. So are those of the relation table, of which every group of tasks has one.
+/// in order. Each group of tasks has its own gradients of the relation table, which are summed in
+/// order too.
 template <class T>
 class EdgeBackward {
  public:

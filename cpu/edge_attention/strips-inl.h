@@ -146,7 +146,7 @@ class StripTask {
     as_lanes(chunk_, width, width, lanes);
   }
 
-  /// Finds the scores; those of pairs that do not exist are -inf.
+  /// Computes the scores; pairs that do not exist get -inf.
   void find_scores() {
     const Tag<T> tag;
     const Strip& strip = *strip_;

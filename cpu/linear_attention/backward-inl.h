@@ -153,7 +153,7 @@ class LinearBackward {
     }
   }
   // T of the tokens after the last one: the gradient of the state that they got. Without causality
-  // the shift stays that of all keys.
+  // the shift for all keys stays.
   void start_later() {
     if (call_.in.numbers.causal && shifts()) std::fill_n(shift_, head_.slots, kNone);
     if (call_.given.sums) read_later();
@@ -561,7 +561,7 @@ class LinearBackward {
 
   // -------------------------------------------------------------------------------------- results
 
-  // The gradient of u from those of the features, in place.
+  // Turns gradients of the features into gradients of u, in place.
   void find_u_gradients(int64_t count) {
     const Tag<T> d;
     const int64_t second = head_.padded * kChunk;

@@ -272,7 +272,7 @@ class LshForward {
     over_keys_.clear();
   }
 
-  // Does the same for nonfinite values: values of hidden keys must not contribute.
+  // multiply_key_ranges() for nonfinite values: skips hidden keys.
   HWY_NOINLINE void multiply_values_seen(int64_t g, const LshPiece& piece) {
     const int64_t row = g * kGroup, key = piece.entry * keys_.padded + piece.first + piece.from;
     const T* const s = scores_ + piece.column + piece.from;

@@ -473,7 +473,7 @@ class LshSight {
 
  private:
 #if HWY_TARGET != HWY_SCALAR
-  // Does the same for f32, whose lanes can hold the words of their own draws.
+  // drop() for f32, whose lanes have the width of the words that are drawn.
   HWY_INLINE void drop_vectors(const Int<T>* token, const LshPiece& p, T* factors) const {
     const hn::RebindToUnsigned<Tag<T>> d;
     const LshKeep& keep = data_.keep;

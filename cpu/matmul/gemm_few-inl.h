@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // A product with few rows, such as that of one token, uses each element of b only a few times, so b
-// is read once, in place, and not packed. The sums of an element are those of a tile.
+// is read once, in place, and not packed. Elements have the bits of elements of a tile.
 
 constexpr int64_t few_width = 4 * across;  // columns at a time: enough chains to keep the units
                                            // busy

@@ -52,7 +52,7 @@ void multiply(const Gemm& g, int64_t i0, int64_t j0, int64_t m, int64_t n, F gem
   }
 }
 
-/// Applies what changes the sums to those of a task.
+/// Applies the epilogue to the sums of a task.
 template <class T>
 void finish_rows(const Gemm& g, const Part& rows, const Part& columns) {
   if (g.finish == nullptr) return;

@@ -152,7 +152,7 @@ HWY_NOINLINE void transpose_across(int64_t n, const S* HWY_RESTRICT from, int64_
 }
 #endif
 
-/// Does the same one by one, for i < m and k elements of any strides.
+/// Transposes number by number, for i < m and k elements of any strides.
 template <class T, class S>
 HWY_NOINLINE void transpose_slowly(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t row,
                                    int64_t col, T* HWY_RESTRICT to, int64_t to_row) {
@@ -164,7 +164,7 @@ HWY_NOINLINE void transpose_slowly(int64_t m, int64_t k, const S* HWY_RESTRICT f
   }
 }
 
-/// Does the same for rows of k contiguous elements.
+/// Transposes rows of k contiguous elements.
 template <class T, class S>
 void transpose_rows(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t from_row,
                     T* HWY_RESTRICT to, int64_t to_row) {

@@ -20,7 +20,7 @@ struct Gemm {
   void* c;           // unit stride along n, or along m if `transposed`
   int64_t c_row;     // elements between rows of c, or between its columns
   DType dtype;       // of a and b
-  DType c_dtype;     // the same, or f32 for f16 and bf16
+  DType c_dtype;     // `dtype`, or f32 for f16 and bf16
   bool accumulate;
   bool dot = false;         // bf16 or f32 operands: pairs rounded to bf16, if bf16_dot() allows
   bool openblas = false;    // use OpenBLAS, if fits_openblas() allows
@@ -33,7 +33,7 @@ struct Gemm {
 /// A product of at most so many rows reads b in place where it can.
 inline constexpr int64_t few = 4;
 
-/// Returns the same product as c^T = b^T a^T, which gives c the same bits.
+/// Returns the problem c^T = b^T a^T, which sets c to the same bits.
 inline Gemm transposed(Gemm g) {
   std::swap(g.m, g.n);
   std::swap(g.a, g.b);

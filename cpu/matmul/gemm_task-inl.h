@@ -339,7 +339,7 @@ class Following {
     const int64_t first = std::min(t / 4 * (columns_ / (group<T> * uses)), columns_ - 1);
     return {base + first * column_ + t % 4 * (2 * line), line, column_, pace};
   }
-  /// Returns those that tile t of a strip prefetches of a kept strip: one for every `pace` steps.
+  /// Returns the lines of a kept strip that tile t prefetches: one for every `pace` steps.
   PrefetchLines kept(const T* strip, int64_t t) const {
     const auto* base = static_cast<const char*>(static_cast<const void*>(strip));
     const int64_t lines = pieces(columns_, group<T>) / pace;
@@ -440,7 +440,8 @@ class Task {
     return {b_ + k0 * g_.b_row + part.begin, std::min(depth<T> * group<T>, g_.k - k0),
             pieces(part.size * static_cast<int64_t>(sizeof(S)), line)};
   }
-  /// Adds to `lines` those of the next elements of b that fall to tile t: one line of many rows.
+  /// Adds to `lines` the lines of the next elements of b that tile t prefetches: one line of each
+  /// of many rows.
   void add_next_of_b(int64_t t, PrefetchLines& lines) const {
     const int64_t rows = std::max<int64_t>(1, pieces(k_, group<T>) / lines.pace);
     const int64_t first = t / next_.lines * rows;
@@ -502,7 +503,7 @@ class Task {
     }
   }
 
-  /// Applies what changes the sums to those of `rows` rows from row i on, in the columns of `part`.
+  /// Applies the epilogue to the sums of `rows` rows from row i on, in the columns of `part`.
   void finish(int64_t i, int64_t rows, const Part& part, Sum<T>* sums) const {
     for (int64_t r = 0; r < rows; ++r) {
       finish_sums(*g_.finish, g_.c_dtype, rows_.begin + i + r, columns_.begin + part.begin,
@@ -634,7 +635,7 @@ class Task {
   Sum<T>*wide_, *partial_;
   int64_t first_partial_;          // the first block of k whose sums are kept apart
   S* narrow_c_;                    // the task's first element of c
-  Sum<T>* sums_;                   // the same, where c holds the sums
+  Sum<T>* sums_;                   // that element, where c holds the sums
   int64_t strips_, least_, high_;  // the first `high_` strips have least_ + 1 rows, others least_
 
   int64_t k0_ = 0, k_ = 0;  // the block of k

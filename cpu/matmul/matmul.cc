@@ -301,7 +301,7 @@ void matmul(ConstView a, ConstView b, View c, const Epilogue& e) {
   if (e.a_sums && !summed) sum_apart(a, e.a_sums);
 }
 
-/// Products of the same c, of which a task computes its part of each in turn.
+/// Matmuls into one c; a task computes its part of each in turn.
 struct Chain {
   std::span<const std::unique_ptr<Planned>> links;
 
@@ -320,8 +320,8 @@ struct Chain {
   }
 };
 
-/// Computes the products in one region of tasks if they are single ones, not empty, and those of
-/// the same c are divided alike; otherwise one by one.
+/// Computes the matmuls in one parallel region if none is batched or empty, and matmuls into one c
+/// are divided into equal tasks; otherwise one by one.
 void products(std::span<const Product> all) {
   int64_t multiplications = 0;
   bool together = !all.empty();
@@ -332,7 +332,7 @@ void products(std::span<const Product> all) {
   }
   const bool parallel = multiplications >= least_parallel;
   const int threads = parallel ? num_threads() : 1;
-  const auto linked = [&](size_t i) {  // whether product i follows one of the same c
+  const auto linked = [&](size_t i) {  // whether matmul i has the c of the one before
     return i > 0 && i < all.size() && all[i].c.data == all[i - 1].c.data;
   };
   std::vector<std::unique_ptr<Planned>> planned;

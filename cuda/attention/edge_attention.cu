@@ -17,9 +17,9 @@ namespace {
 using kernels::EdgeAttentionInputs;
 using kernels::EdgeGradients;
 
-/// A warp takes a piece of a row or of a key, a chunk of pairs at a time. In products of pairs,
-/// lanes share a pair and take its columns in turn; in sums over pairs, each lane has columns of
-/// its own, in the order of the pairs.
+/// A warp takes a piece of a row or of a key, a chunk of pairs at a time. For dot products, the
+/// lanes of a pair take its columns in turn; for sums over pairs, each lane has its own columns and
+/// adds the pairs in order.
 constexpr int edge_threads = 256, edge_warps = edge_threads / 32, lanes_of_pair = 8;
 /// Memory of the relation tables' gradients, and their number, at most.
 constexpr int64_t most_table_bytes = int64_t{64} << 20, most_tables = 1024;
@@ -293,8 +293,8 @@ __device__ T probability(T score, T lse) {
   return lse == least<T>() ? T(0) : kernels::exponential(score - lse);
 }
 
-/// Adds what the warps' chunks give the relation table. Threads have columns of their own, and
-/// labels that leave the same remainder, so nothing is added twice at a time.
+/// Adds what the warps' chunks give the relation table. A thread owns its columns for all labels of
+/// one remainder modulo `lines`, so no two threads add to one element.
 template <class T>
 __device__ void add_to_table(const EdgeArguments<T>& x, const EdgeChunk<T>* chunks,
                              const int* counts, const T* const* rows_of_q, T* table) {

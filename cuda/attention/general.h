@@ -95,8 +95,8 @@ struct AttentionArguments {
   int32_t* nonfinite = nullptr;  // tensor cores only: 1 if a block's accumulators are nonfinite
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
-  /// Columns of `wide` in the pass for dq, including those of the gradient of relation_query, and
-  /// last that of the gradient of mu times its ramp if it is required.
+  /// Columns of `wide` in the pass for dq: dq, the gradient of relation_query if it is separate,
+  /// and last, if required, the gradient of mu times its ramp.
   LONGSPAN_HD int64_t row_columns() const {
     return sizes.width * (own_relation_query ? 2 : 1) + (query_sums != nullptr ? 1 : 0);
   }
@@ -794,7 +794,7 @@ struct GeneralPasses {
     return units_of(x.sizes, x.sizes.layout.row_work,
                     ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts);
   }
-  /// Column chunks of dq; those of the gradient of relation_query follow them.
+  /// Column chunks of dq, before the chunks of the gradient of relation_query.
   static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
     return ceil_div(x.sizes.width, Tile::row_sums);
   }

@@ -400,7 +400,7 @@ struct AttentionWork {
   WorkRange range;         // the steps or tiles that it covers
   int64_t workspace = -1;  // first row of its results in the split workspace; -1: not split
 
-  /// Takes tiles or steps in order. Adjacent units take the same one for different heads.
+  /// Takes tiles or steps in order. Adjacent units process one tile or step for different heads.
   LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t chunks)
       : b(index % x.head_count() / x.heads),
         h(index % x.heads),

@@ -9,9 +9,9 @@
 /// Attention on tensor cores: 16-bit queries, keys and values, f32 accumulators. Widths are
 /// zero-padded to W = 32, 64 or 128 in shared memory.
 ///
-/// A warp owns 32 rows of a query tile, three warps its 96. Each operand b read from shared memory
-/// then serves two products, where 16 rows per warp would use it once. In the pass over keys a warp
-/// owns 16 of 64 keys, whose two gradients fill its registers.
+/// A warp owns 32 rows of a query tile, three warps its 96. Each operand b that is read from shared
+/// memory then feeds two matrix instructions; with 16 rows per warp it would feed one. In the pass
+/// over keys a warp owns 16 of 64 keys, whose two gradients fill its registers.
 namespace longspan::cuda {
 
 /// Whether the kernels below support all terms and masks of a call. The kernels of terms.cuh

@@ -775,8 +775,8 @@ struct TermsKeyGradients {
   }
 };
 
-/// A head's gradient sums of 48 ids over the tiles of a split, without the scale: those of the key
-/// table and the bias or, in a block of its own, those of the value table.
+/// A head's gradient sums for 48 ids over the tiles of a split, without the scale: for the key
+/// table and the bias or, in a block of its own, for the value table.
 template <class T, int W>
 struct TermsTableGradients : TermRows<T, W> {
   using Half = TermRows<T, W>;

@@ -255,7 +255,7 @@ class LinearBackward : public LinearBlock<A> {
     return Base::warp().sum(sum);
   }
 
-  /// The gradient of u from those of the features, in place.
+  /// Turns gradients of the features into gradients of u, in place.
   __device__ void find_u_gradients(int count) {
     this->for_all(count * x.m, [&](int e) {
       const int at = e / x.m * x.features + e % x.m;

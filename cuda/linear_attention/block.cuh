@@ -98,7 +98,7 @@ class LinearBlock {
   __device__ A output_gradient(int64_t i, int c) const {
     return x.dout.data == nullptr || i < first_seeing ? A(0) : x.dout.load(b, h, i, c);
   }
-  /// The first query that sees a key, the same in all threads; the number of queries if none does.
+  /// Returns to all threads the first query that sees a key; the number of queries if none does.
   __device__ int64_t find_first_seeing(int64_t head) const {
     if (x.has_start) {
       bool known = !shifts();
@@ -114,8 +114,8 @@ class LinearBlock {
   }
   __device__ const A* projection() const { return x.projection + h * x.projection_head; }
 
-  /// Whether all numbers of these rows are finite, the same in all threads. Products multiply what
-  /// a row does not see by 0, which such numbers survive.
+  /// Returns to all threads whether these rows are finite. Hidden elements are multiplied by 0,
+  /// which makes NaN of nonfinite ones.
   template <class Load>
   __device__ bool finite(int count, int width, Load load) const {
     bool wrong = false;
@@ -338,7 +338,7 @@ class LinearBlock {
     int limit = chunk_rows;
     while (begin < end) {
       int count = end - begin < limit ? end - begin : limit;
-      // Chunks begin at multiples of their length, but for those that were cut.
+      // Chunks begin at multiples of their length, unless an attempt has cut one.
       if (backward && (end - begin) % limit != 0) count = static_cast<int>((end - begin) % limit);
       while (!attempt(backward ? end - count : begin, count)) count = limit = count / 2;
       if (backward) {

@@ -2,7 +2,7 @@
 
 #include "cuda/linear_attention/block.cuh"
 
-/// Linear attention forward: sums of segments, and what queries read of them.
+/// The forward pass of linear attention: the sums of segments, and the results of queries.
 namespace longspan::cuda {
 
 template <class A>
@@ -124,7 +124,8 @@ class LinearForward : public LinearBlock<A> {
     this->find_features(work.q, count, A(1), shared.queries, nullptr);
   }
 
-  /// Denominators relative to next; with scores also those of the chunk's pairs.
+  /// Finds the denominators relative to `next`: from the state and, if causal, the scores of the
+  /// chunk.
   __device__ void find_denominators(LinearStates<A> state, int count) {
     this->for_rows_of_warp(count, [&](int i) {
       A sum = 0;

@@ -31,8 +31,8 @@ constexpr int resident_blocks(LinearPass pass) {
   return sizeof(A) == 8 || gradients ? 1 : 2;
 }
 
-/// Each block processes one segment after another, but for the segment `unused` of each head.
-/// States are those of the segments or, if `state_of_head`, one for each head.
+/// Each block processes one segment after another, except segment `unused` of each head. `states`
+/// has one state for each segment or, if `state_of_head`, for each head.
 template <class A, LinearPass pass>
 __global__ void __launch_bounds__(linear_threads, resident_blocks<A>(pass))
     linear_attention_kernel(const __grid_constant__ LinearArguments<A> x, LinearStates<A> states,
@@ -60,17 +60,17 @@ __global__ void __launch_bounds__(linear_threads, resident_blocks<A>(pass))
   }
 }
 
-/// Replaces the sums of each segment by those of all earlier ones (later ones if `backward`), after
-/// `start`, and writes the sum of all.
+/// Replaces the sums of each segment by `start` plus the sums of all earlier segments (later ones
+/// if `backward`), and writes the total.
 template <class A>
 struct LinearScan {
   LinearStates<A> states;
   const A* part_top;           // of the segments; states.top gets the results
-  const A *start, *start_top;  // of each head; nullptr for nothing
+  const A *start, *start_top;  // of each head; nullptr: no start
   A start_sign;                // of start_top
   A none;                      // top of nothing
-  LinearStates<A> total;       // of each head; without sums if nobody wants it
-  A* total_in_units;           // the same in units of 2^unit_top, or nullptr
+  LinearStates<A> total;       // of each head; without sums if not required
+  A* total_in_units;           // the total in units of 2^unit_top, or nullptr
   const A* unit_top;
   int64_t heads, segments, features, columns;
   bool backward;

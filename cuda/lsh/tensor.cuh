@@ -306,7 +306,7 @@ class LshPairs {
     if (step.end == 0) return;
     note(step.round, step.first, step.end, n, !transposed, shared.step[at % 3], met_of(at % 3));
   }
-  /// Copies the rows of tokens whose bucket lies within those of the tile. The buckets of a tile
+  /// Copies the rows of tokens with buckets from the tile's first to its last; buckets of a tile
   /// ascend.
   LONGSPAN_HD void copy_step(int at) const {
     if (shared.ahead.at(at).end == 0) return;
@@ -739,8 +739,7 @@ struct LshTensorKeys {
   }
 
  private:
-  /// Turns the gradient of the product of q with a query into that of q: with k = q / rho it is (dk
-  /// - k (k . dk)) / rho.
+  /// Turns dk, the gradient of k = q / rho, into the gradient of q: (dk - k (k . dk)) / rho.
   static LONGSPAN_HD void through_norm(const Pairs& pairs, Fragments<1, W / 8>& dk) {
     const auto& x = pairs.x;
     const int t = thread_index() % 4 * 2;

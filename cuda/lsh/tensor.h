@@ -9,8 +9,8 @@
 /// Host side of LSH attention on tensor cores: which calls it takes, and what is launched.
 namespace longspan::cuda {
 
-/// The passes of a call: per-token values; out of a round; dq of its queries; dv and the
-/// contribution of its keys to dq.
+/// The passes of a call: values of each token; then, for each round, out; dq of queries; and dv
+/// with the part of dq that keys give.
 enum class LshPass : uint8_t { facts, forward, queries, keys };
 
 /// Maximum number of rounds whose chunks and buckets a block can record.
@@ -87,7 +87,7 @@ void lsh_forward_in_rounds(const kernels::LshInputs& in, const View& out, const 
   }
 }
 
-/// Computes dq and dv in the same way.
+/// Computes dq and dv, round by round.
 template <class T, class Launch>
 void lsh_backward_in_rounds(const kernels::LshInputs& in, const ConstView& out,
                             const ConstView& lse, const ConstView& dout, const ConstView& dlse,

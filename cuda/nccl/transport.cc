@@ -60,8 +60,8 @@ class NcclTransport : public DeviceTransport {
     // What is sent, and who used the memory of what is received, comes first.
     cuda::check(cudaEventRecord(*own, cuda::stream()), "cudaEventRecord");
     cuda::check(cudaStreamWaitEvent(stream_, *own, 0), "cudaStreamWaitEvent");
-    // In turn `distance` each rank sends to the one so many after it, so that every group call of
-    // one rank has those of the others to which it belongs.
+    // In turn `distance`, each rank sends to the rank `distance` after it, so the group calls of
+    // all ranks match in each turn.
     for (int distance = 1; distance < size_; ++distance) {
       const int to = (rank_ + distance) % size_, from = (rank_ + size_ - distance) % size_;
       exchange(parts_with(out, to), parts_with(in, from));

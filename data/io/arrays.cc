@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "numpy";
+constexpr const char* kNumpy = "numpy";
 
 uint64_t little_endian(std::span<const uint8_t> bytes, size_t at, size_t count) {
   uint64_t value = 0;
@@ -31,7 +31,7 @@ bool begins_with(std::span<const uint8_t> bytes, size_t at, std::string_view wha
 std::string_view value_of(std::string_view header, std::string_view key, const std::string& where) {
   const std::string quoted = "'" + std::string(key) + "':";
   const size_t at = header.find(quoted);
-  require<IoError>(at != std::string_view::npos, kOp, "{}: the header has no {}", where, quoted);
+  require<IoError>(at != std::string_view::npos, kNumpy, "{}: the header has no {}", where, quoted);
   std::string_view rest = header.substr(at + quoted.size());
   rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
   return rest;
@@ -52,7 +52,7 @@ std::vector<int64_t> shape_of(std::string_view text, const std::string& where) {
     shape.push_back(size);
     at = static_cast<size_t>(stop - text.data());
   }
-  require<IoError>(good, kOp, "{}: the header has no shape", where);
+  require<IoError>(good, kNumpy, "{}: the header has no shape", where);
   return shape;
 }
 
@@ -64,7 +64,7 @@ void set_type(NumpyArray& array, std::string_view text, const std::string& where
   const bool order = !descr.empty() && (descr[0] == '<' || descr[0] == '|' || descr[0] == '=');
   const bool known = order && std::find(std::begin(taken), std::end(taken),
                                         std::string_view(descr).substr(1)) != std::end(taken);
-  require<IoError>(known, kOp,
+  require<IoError>(known, kNumpy,
                    "{} has numbers of type {}; expected bool, integers, float32 or float64 of this "
                    "machine: save it again with .astype(numpy.uint8)",
                    where, descr.empty() ? "unknown" : "'" + descr + "'");
@@ -77,13 +77,15 @@ NumpyArray read_npy(FileBytes file, const std::string& path, const std::string& 
   const std::span<const uint8_t> bytes = file.bytes;
   const std::string where = name.empty() ? path : path + ": " + name;
   const bool magic = begins_with(bytes, 0, "\x93NUMPY") && bytes.size() >= 10;
-  require<IoError>(magic, kOp, "{} is no array of NumPy; expected what numpy.save writes", where);
+  require<IoError>(magic, kNumpy, "{} is no array of NumPy; expected what numpy.save writes",
+                   where);
   const size_t size_bytes = bytes[6] == 1 ? 2 : 4, begin = 8 + size_bytes;
-  require<IoError>(bytes[6] >= 1 && bytes[6] <= 3, kOp,
+  require<IoError>(bytes[6] >= 1 && bytes[6] <= 3, kNumpy,
                    "{} has version {} of the format; expected 1 to 3", where, bytes[6]);
-  require<IoError>(bytes.size() >= begin, kOp, "{} is cut off within its header", where);
+  require<IoError>(bytes.size() >= begin, kNumpy, "{} is cut off within its header", where);
   const uint64_t length = little_endian(bytes, 8, size_bytes);
-  require<IoError>(length <= bytes.size() - begin, kOp, "{} is cut off within its header", where);
+  require<IoError>(length <= bytes.size() - begin, kNumpy, "{} is cut off within its header",
+                   where);
   const auto* text = reinterpret_cast<const char*>(bytes.data() + begin);
   const std::string_view header(text, static_cast<size_t>(length));
 
@@ -91,18 +93,18 @@ NumpyArray read_npy(FileBytes file, const std::string& path, const std::string& 
   set_type(array, value_of(header, "descr", where), where);
   array.shape = shape_of(value_of(header, "shape", where), where);
   const bool fortran = value_of(header, "fortran_order", where).substr(0, 4) == "True";
-  require<IoError>(!fortran || array.shape.size() < 2, kOp,
+  require<IoError>(!fortran || array.shape.size() < 2, kNumpy,
                    "{} is in Fortran order; save numpy.ascontiguousarray() of it", where);
   int64_t wanted = array.width;
   bool countable = true;
   for (const int64_t n : array.shape) {
     countable = countable && !__builtin_mul_overflow(wanted, n, &wanted);
   }
-  require<IoError>(countable, kOp, "{}: the header promises more numbers than can be counted",
+  require<IoError>(countable, kNumpy, "{}: the header promises more numbers than can be counted",
                    where);
   const size_t data = begin + static_cast<size_t>(length);
   const auto there = static_cast<int64_t>(bytes.size() - data);
-  require<IoError>(there == wanted, kOp,
+  require<IoError>(there == wanted, kNumpy,
                    "{} is {}: {} promises {} bytes of numbers, and {} are there", where,
                    there < wanted ? "cut off" : "damaged", array.text(), wanted, there);
   array.data = {std::move(file.owner), bytes.subspan(data)};
@@ -145,8 +147,8 @@ class Zip {
     uint64_t packed = 0;
     for (uint64_t i = 0; i < count; ++i) {
       require_there(at, 46);
-      require<IoError>(is(at, "PK\x01\x02"), kOp, "{} is damaged: its directory has another entry",
-                       path_);
+      require<IoError>(is(at, "PK\x01\x02"), kNumpy,
+                       "{} is damaged: its directory has another entry", path_);
       const uint64_t name = number(at + 28, 2), extra = number(at + 30, 2),
                      note = number(at + 32, 2);
       require_there(at + 46, name + extra + note);
@@ -154,7 +156,7 @@ class Zip {
       at += 46 + name + extra + note;
       // Overlapping entries could decompress to the square of the file size.
       packed += std::min<uint64_t>(all.back().packed, file_.bytes.size());
-      require<IoError>(packed <= file_.bytes.size(), kOp,
+      require<IoError>(packed <= file_.bytes.size(), kNumpy,
                        "{} is damaged: its entries hold more bytes than it has", path_);
     }
     return all;
@@ -163,7 +165,7 @@ class Zip {
   /// Returns the content of an archive entry, decompressed if necessary.
   FileBytes content(const Entry& e) const {
     require_there(e.at, 30);
-    require<IoError>(is(e.at, "PK\x03\x04"), kOp,
+    require<IoError>(is(e.at, "PK\x03\x04"), kNumpy,
                      "{}: {} is damaged: it does not begin where the directory says", path_,
                      e.name);
     const uint64_t begin = e.at + 30 + number(e.at + 26, 2) + number(e.at + 28, 2);
@@ -171,12 +173,12 @@ class Zip {
     const std::span<const uint8_t> packed =
         file_.bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(e.packed));
     if (e.method == 0) {
-      require<IoError>(e.packed == e.size && crc_of(packed) == e.crc, kOp,
+      require<IoError>(e.packed == e.size && crc_of(packed) == e.crc, kNumpy,
                        "{}: {} is damaged: its {} bytes are not those of its checksum", path_,
                        e.name, e.packed);
       return {file_.owner, packed};
     }
-    require<IoError>(e.method == 8, kOp, "{}: {} is packed by method {}; expected 0 or 8", path_,
+    require<IoError>(e.method == 8, kNumpy, "{}: {} is packed by method {}; expected 0 or 8", path_,
                      e.name, e.method);
     return unpacked(e, packed);
   }
@@ -191,7 +193,7 @@ class Zip {
   }
   void require_there(uint64_t at, uint64_t count) const {
     const uint64_t size = file_.bytes.size();
-    require<IoError>(at <= size && count <= size - at, kOp, "{} is cut off or damaged", path_);
+    require<IoError>(at <= size && count <= size - at, kNumpy, "{} is cut off or damaged", path_);
   }
 
   /// Returns where the last record of the archive begins, before a comment of up to 64 KiB.
@@ -200,14 +202,14 @@ class Zip {
     for (size_t back = 22; back <= std::min<size_t>(size, 22 + 0xFFFF); ++back) {
       if (is(size - back, "PK\x05\x06")) return size - back;
     }
-    fail<IoError>(kOp, "{} is cut off: the directory at its end is missing", path_);
+    fail<IoError>(kNumpy, "{} is cut off: the directory at its end is missing", path_);
   }
 
   Entry entry(uint64_t at, uint64_t name, uint64_t extra) const {
     Entry e;
     e.name.assign(reinterpret_cast<const char*>(file_.bytes.data() + at + 46),
                   static_cast<size_t>(name));
-    require<IoError>((number(at + 8, 2) & 1) == 0, kOp, "{}: {} is encrypted", path_, e.name);
+    require<IoError>((number(at + 8, 2) & 1) == 0, kNumpy, "{}: {} is encrypted", path_, e.name);
     e.method = number(at + 10, 2);
     e.crc = number(at + 16, 4);
     e.packed = number(at + 20, 4);
@@ -228,14 +230,14 @@ class Zip {
 
   FileBytes unpacked(const Entry& e, std::span<const uint8_t> packed) const {
     // Deflate compresses by a factor of at most 1,032.
-    require<IoError>(e.size / 1032 <= packed.size(), kOp, "{}: {} is damaged", path_, e.name);
+    require<IoError>(e.size / 1032 <= packed.size(), kNumpy, "{}: {} is damaged", path_, e.name);
     require_no_bomb(static_cast<int64_t>(e.size), std::ssize(packed),
                     fmt::format("{}: {}", path_, e.name), "save it with numpy.savez, unpacked");
     auto data = std::make_shared<Tensor>(
         Tensor::empty({static_cast<int64_t>(e.size)}, DType::u8, {}, Category::data));
     auto* to = data->mut().as<uint8_t>();
     z_stream stream{};
-    require<OutOfMemory>(inflateInit2(&stream, -15) == Z_OK, kOp, "no memory for zlib");
+    require<OutOfMemory>(inflateInit2(&stream, -15) == Z_OK, kNumpy, "no memory for zlib");
     const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
     uint64_t read = 0, written = 0;
     int result = Z_OK;
@@ -250,7 +252,7 @@ class Zip {
       written += out - stream.avail_out;
     }
     const std::span<const uint8_t> all{to, static_cast<size_t>(e.size)};
-    require<IoError>(result == Z_STREAM_END && written == e.size && crc_of(all) == e.crc, kOp,
+    require<IoError>(result == Z_STREAM_END && written == e.size && crc_of(all) == e.crc, kNumpy,
                      "{}: {} is damaged after {} of {} unpacked bytes", path_, e.name, written,
                      e.size);
     return {data, all};
@@ -310,7 +312,7 @@ double NumpyArray::operator[](int64_t i) const {
 }
 
 std::vector<NumpyArray> read_numpy(const std::string& path) {
-  const FileBytes file = open_bytes(path, kOp);
+  const FileBytes file = open_bytes(path, kNumpy);
   if (!begins_with(file.bytes, 0, "PK")) return {read_npy(file, path, "")};
   const Zip zip(file, path);
   std::vector<NumpyArray> arrays;
@@ -324,10 +326,10 @@ std::vector<NumpyArray> read_numpy(const std::string& path) {
 
 std::vector<NumpyArray> read_numpy(const std::string& path,
                                    std::span<const std::string_view> names) {
-  const FileBytes file = open_bytes(path, kOp);
+  const FileBytes file = open_bytes(path, kNumpy);
   if (!begins_with(file.bytes, 0, "PK")) {
     read_npy(file, path, "");  // throws if it is not an .npy file either
-    fail<IoError>(kOp, "{} has one array; expected an .npz file with {}", path,
+    fail<IoError>(kNumpy, "{} has one array; expected an .npz file with {}", path,
                   fmt::join(names.begin(), names.end(), ", "));
   }
   const Zip zip(file, path);
@@ -336,7 +338,7 @@ std::vector<NumpyArray> read_numpy(const std::string& path,
   for (const std::string_view name : names) {
     const auto found = std::find_if(entries.begin(), entries.end(),
                                     [&](const Entry& e) { return array_name(e) == name; });
-    require<IoError>(found != entries.end(), kOp, "{} has no array {}; it has {}", path, name,
+    require<IoError>(found != entries.end(), kNumpy, "{} has no array {}; it has {}", path, name,
                      array_names(entries));
     arrays.push_back(read_npy(zip.content(*found), path, std::string(name)));
   }

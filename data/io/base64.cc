@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr std::string_view digits =
+constexpr std::string_view kDigits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 }  // namespace
@@ -21,7 +21,7 @@ std::string to_base64(std::string_view bytes) {
     }
     for (size_t i = 0; i < 4; ++i) {
       const bool padding = at + i > bytes.size();
-      text += padding ? '=' : digits[group >> (18 - 6 * i) & 63];
+      text += padding ? '=' : kDigits[group >> (18 - 6 * i) & 63];
     }
   }
   return text;
@@ -31,8 +31,8 @@ std::optional<std::string> from_base64(std::string_view text) {
   if (text.size() % 4 != 0) return {};
   std::array<int8_t, 256> values;
   values.fill(-1);
-  for (size_t i = 0; i < digits.size(); ++i) {
-    values[static_cast<uint8_t>(digits[i])] = static_cast<int8_t>(i);
+  for (size_t i = 0; i < kDigits.size(); ++i) {
+    values[static_cast<uint8_t>(kDigits[i])] = static_cast<int8_t>(i);
   }
   size_t padding = 0;
   while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;

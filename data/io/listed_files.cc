@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kOp = "data";
+constexpr const char* kData = "data";
 
 }  // namespace
 
@@ -34,7 +34,7 @@ std::vector<std::string> list_folder(const std::string& folder) {
        entry.increment(error)) {
     all.push_back(entry->path().string());
   }
-  require<IoError>(!error, kOp, "cannot list {}: {}", folder, error.message());
+  require<IoError>(!error, kData, "cannot list {}: {}", folder, error.message());
   std::sort(all.begin(), all.end());
   return all;
 }
@@ -43,9 +43,9 @@ std::vector<std::string> list_files(const std::string& folder) {
   std::vector<std::string> all;
   for (const std::string& path : list_folder(folder)) {
     if (fs::path(path).filename().string().starts_with('.')) continue;
-    if (kind_of_path(path, kOp) == PathKind::file) {
+    if (kind_of_path(path, kData) == PathKind::file) {
       all.push_back(path);
-    } else if (kind_of_path(path, kOp) == PathKind::folder && !fs::is_symlink(path)) {
+    } else if (kind_of_path(path, kData) == PathKind::folder && !fs::is_symlink(path)) {
       const std::vector<std::string> more = list_files(path);
       all.insert(all.end(), more.begin(), more.end());
     }
@@ -54,7 +54,7 @@ std::vector<std::string> list_files(const std::string& folder) {
 }
 
 std::vector<std::string> listed_paths(const std::string& list) {
-  if (list.find(',') == std::string::npos || kind_of_path(list, kOp) != PathKind::nothing) {
+  if (list.find(',') == std::string::npos || kind_of_path(list, kData) != PathKind::nothing) {
     return {list};
   }
   std::vector<std::string> all;

@@ -22,19 +22,19 @@ struct MappedRange {
   MappedRange* next = nullptr;
 };
 
-std::atomic<MappedRange*> places{nullptr};
+std::atomic<MappedRange*> mapped_ranges{nullptr};
 std::mutex writers;  // of `places`
-struct sigaction before;
+struct sigaction previous_action;
 
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto* at = static_cast<const char*>(info->si_addr);
   const bool fault = info->si_code > 0;  // otherwise another process sent the signal
-  for (const MappedRange* p = places.load(); fault && p != nullptr; p = p->next) {
+  for (const MappedRange* p = mapped_ranges.load(); fault && p != nullptr; p = p->next) {
     if (at < p->begin.load() || at >= p->end.load()) continue;
-    [[maybe_unused]] const ssize_t n = write(2, p->message.data(), p->message.size());
+    [[maybe_unused]] const ssize_t n = ::write(2, p->message.data(), p->message.size());
     _exit(1);
   }
-  sigaction(SIGBUS, &before, nullptr);  // the fault recurs
+  sigaction(SIGBUS, &previous_action, nullptr);  // the fault recurs
   if (!fault) raise(number);
 }
 
@@ -42,16 +42,16 @@ void install_handler() {
   struct sigaction action {};
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGBUS, &action, &before);
+  sigaction(SIGBUS, &action, &previous_action);
 }
 
 MappedRange* free_place() {
-  for (MappedRange* p = places.load(); p != nullptr; p = p->next) {
+  for (MappedRange* p = mapped_ranges.load(); p != nullptr; p = p->next) {
     if (p->begin.load() == nullptr) return p;
   }
   auto* place = new MappedRange;
-  place->next = places.load();
-  places.store(place);
+  place->next = mapped_ranges.load();
+  mapped_ranges.store(place);
   return place;
 }
 
@@ -64,7 +64,7 @@ class Mapping {
         "its disk fails; bring the whole file back and start again\n",
         op, path, bytes);
     const std::lock_guard lock(writers);
-    if (places.load() == nullptr) install_handler();
+    if (mapped_ranges.load() == nullptr) install_handler();
     place_ = free_place();
     void* const data = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.get(), 0);
     require<IoError>(data != MAP_FAILED, op, "cannot map {}: {}", path, error_text());

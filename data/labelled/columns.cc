@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "columns";
+constexpr const char* kColumns = "columns";
 
 /// Returns names for a message: "a, b or c", of many the first.
 std::string listed(std::span<const std::string> names) {
@@ -28,10 +28,10 @@ ColumnNames::ColumnNames(std::string_view text) {
     const std::string_view part = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     const size_t equal = part.find('=');
-    require(equal != std::string_view::npos && equal > 0 && equal + 1 < part.size(), kOp,
+    require(equal != std::string_view::npos && equal > 0 && equal + 1 < part.size(), kColumns,
             "got \"{}\"; expected such as text=review,label=stars", part);
     const std::string use(part.substr(0, equal));
-    require(!find(use).has_value(), kOp, "{} is given twice; expected one column for it", use);
+    require(!find(use).has_value(), kColumns, "{} is given twice; expected one column for it", use);
     all_.emplace_back(use, part.substr(equal + 1));
   }
 }
@@ -55,7 +55,7 @@ ExampleRows::ExampleRows(const TableSource& source, std::vector<ColumnUse> uses,
   for (const auto& [use, column] : names_.all()) {
     if (std::find(known.begin(), known.end(), use) == known.end()) unknown.push_back(use);
   }
-  require(unknown.empty(), kOp, "this task has no use for {}; expected columns for {}",
+  require(unknown.empty(), kColumns, "this task has no use for {}; expected columns for {}",
           listed(unknown), listed(known));
 }
 
@@ -120,7 +120,8 @@ void ExampleRows::fail_missing(const ColumnUse& use) const {
           (&group == &together_.front() ? "; no pair " : ", ") + group[0] + " and " + group[1];
     }
   }
-  fail<IoError>(kOp, "{} has {}, for {}; it has {}: say which one is meant with --columns {}=NAME",
+  fail<IoError>(kColumns,
+                "{} has {}, for {}; it has {}: say which one is meant with --columns {}=NAME",
                 row_.place(), expected, use.name, listed(found_), use.name);
 }
 
@@ -133,7 +134,7 @@ const Json* ExampleRows::find(size_t i) const {
 const std::string& ExampleRows::text(size_t i) const {
   const Json* value = find(i);
   if (value == nullptr || !value->is_string()) {
-    fail<IoError>(kOp, "{}: got {}; expected a string", place(i),
+    fail<IoError>(kColumns, "{}: got {}; expected a string", place(i),
                   value == nullptr ? "null" : value->kind());
   }
   return value->string();

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "examples";
+constexpr const char* kExamples = "examples";
 
 /// Rows of texts, or of pairs, with their labels.
 class TextRows : public ExampleRows {
@@ -55,8 +55,8 @@ class TextRows : public ExampleRows {
     const Json* value = find(use);
     if (value == nullptr) return 1;
     const double weight = label_number(*value, row().is_text(), place(use)).value_or(1);
-    require<IoError>(weight >= 0, kOp, "{}: got {}; expected a weight of 0 or more", place(use),
-                     weight);
+    require<IoError>(weight >= 0, kExamples, "{}: got {}; expected a weight of 0 or more",
+                     place(use), weight);
     return weight;
   }
 
@@ -70,7 +70,7 @@ const Json* list_of(const Json& value, bool is_text, const std::string& place, J
   try {
     parsed = parse_json(value.string());
   } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: got text that begins with [ and is no list of JSON: {}", place,
+    fail<IoError>(kExamples, "{}: got text that begins with [ and is no list of JSON: {}", place,
                   error.what());
   }
   return parsed.is_array() ? &parsed : nullptr;
@@ -87,7 +87,7 @@ bool is_indicator(const Json& list) {
 /// Whether the number says that the row has the label.
 bool indicates(const Json& value, const std::string& place) {
   const double number = value.number();
-  require<IoError>(number == 0 || number == 1, kOp,
+  require<IoError>(number == 0 || number == 1, kExamples,
                    "{}: got {} in a list of a number for each label; expected 0.0 or 1.0", place,
                    number);
   return number == 1;
@@ -108,7 +108,7 @@ std::vector<int32_t> ids_of(const Json& list, bool is_text, const std::string& p
                             const Labels& labels) {
   std::vector<int32_t> ids;
   if (is_indicator(list)) {
-    require<IoError>(std::ssize(list.array()) == labels.size(), kOp,
+    require<IoError>(std::ssize(list.array()) == labels.size(), kExamples,
                      "{}: got {} numbers for {} labels; expected as many", place,
                      list.array().size(), labels.size());
     for (size_t i = 0; i < list.array().size(); ++i) {
@@ -132,7 +132,7 @@ void set_labels(const TextRows& rows, const LabelSurvey& survey, LabelledText& e
   const bool is_text = rows.row().is_text();
   Json parsed;
   if (const Json* list = list_of(*value, is_text, place, parsed)) {
-    require<IoError>(survey.several, kOp,
+    require<IoError>(survey.several, kExamples,
                      "{}: got a list of labels, where this model has one label a row", place);
     example.labels = ids_of(*list, is_text, place, survey.labels);
     example.labelled = true;
@@ -140,7 +140,7 @@ void set_labels(const TextRows& rows, const LabelSurvey& survey, LabelledText& e
   }
   const int32_t id = survey.labels.id_of(*value, is_text, place);
   if (id < 0) return;
-  require<IoError>(!survey.several, kOp,
+  require<IoError>(!survey.several, kExamples,
                    "{}: got one label; expected a list of them, as other rows have", place);
   example.labels = {id};
   example.labelled = true;
@@ -168,7 +168,7 @@ LabelSurvey survey_text_labels(std::span<const TableSource> sources, TextCount c
         const bool none = value->is_string() && value->string().empty();
         if (!one_at && !none && label_integer(*value, is_text) != -1) one_at = place;
       }
-      require<IoError>(!list_at || !one_at, kOp,
+      require<IoError>(!list_at || !one_at, kExamples,
                        "{} has a list of labels, and {} one label; expected the same in all rows",
                        list_at.value_or(""), one_at.value_or(""));
     }
@@ -211,11 +211,11 @@ std::vector<LabelledText> read_number_texts(const TableSource& source, TextCount
 }
 
 std::vector<int64_t> count_labels(std::span<const LabelledText> rows, int64_t labels) {
-  require(labels >= 1, kOp, "got {} labels; expected 1 or more", labels);
+  require(labels >= 1, kExamples, "got {} labels; expected 1 or more", labels);
   std::vector<int64_t> counts(static_cast<size_t>(labels));
   for (const LabelledText& row : rows) {
     for (const int32_t id : row.labels) {
-      require(id >= 0 && id < labels, kOp, "got label {}; expected 0 to {}", id, labels - 1);
+      require(id >= 0 && id < labels, kExamples, "got label {}; expected 0 to {}", id, labels - 1);
       ++counts[static_cast<size_t>(id)];
     }
   }
@@ -236,8 +236,8 @@ Json::Array entries_of(const ExampleRows& rows, size_t use, const Json& value) {
   const bool is_text = rows.row().is_text();
   const std::string place = rows.place(use);
   if (const Json* list = list_of(value, is_text, place, parsed)) return list->array();
-  require<IoError>(is_text, kOp, "{}: got {}; expected a list with an entry for each word", place,
-                   value.kind());
+  require<IoError>(is_text, kExamples, "{}: got {}; expected a list with an entry for each word",
+                   place, value.kind());
   Json::Array entries;
   std::string_view rest = value.string();
   while (true) {
@@ -272,9 +272,10 @@ namespace {
 std::vector<std::string> words_of(const ExampleRows& rows) {
   std::vector<std::string> all;
   const Json* words = rows.find(0);
-  require<IoError>(words != nullptr, kOp, "{}: got null; expected a list of words", rows.place(0));
+  require<IoError>(words != nullptr, kExamples, "{}: got null; expected a list of words",
+                   rows.place(0));
   for (const Json& word : entries_of(rows, 0, *words)) {
-    require<IoError>(word.is_string(), kOp, "{}: got {} as word {}; expected a string",
+    require<IoError>(word.is_string(), kExamples, "{}: got {} as word {}; expected a string",
                      rows.place(0), word.kind(), all.size());
     all.push_back(word.string());
   }
@@ -301,7 +302,7 @@ std::vector<TaggedWords> read_tagged(const TableSource& source, const Labels& ta
       for (const Json& tag : entries_of(rows, 1, *value)) {
         sentence.tags.push_back(tags.id_of(tag, rows.row().is_text(), place));
       }
-      require<IoError>(sentence.tags.size() == sentence.words.size(), kOp,
+      require<IoError>(sentence.tags.size() == sentence.words.size(), kExamples,
                        "{} has {} tags for {} words; expected one for each word", place,
                        sentence.tags.size(), sentence.words.size());
     }
@@ -325,7 +326,7 @@ struct GivenAnswer {
 GivenAnswer given_answer(const Json& text, const Json& start, bool is_text,
                          const std::string& place) {
   const std::optional<int64_t> at = label_integer(start, is_text);
-  require<IoError>(text.is_string() && at, kOp,
+  require<IoError>(text.is_string() && at, kExamples,
                    "{}: got {} as text and {} as offset; expected a string and an integer", place,
                    text.kind(), start.kind());
   return {text.string(), *at};
@@ -342,14 +343,14 @@ std::vector<GivenAnswer> answers_of(const Json& value, const std::string& place)
       return answers;
     }
     const Json::Array &texts = value["text"].array(), &starts = value["answer_start"].array();
-    require<IoError>(texts.size() == starts.size(), kOp,
+    require<IoError>(texts.size() == starts.size(), kExamples,
                      "{}: got {} texts and {} offsets; expected as many", place, texts.size(),
                      starts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
       answers.push_back(given_answer(texts[i], starts[i], false, place));
     }
   } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", place, error.what());
+    fail<IoError>(kExamples, "{}: {}", place, error.what());
   }
   return answers;
 }
@@ -364,7 +365,8 @@ std::optional<std::vector<GivenAnswer>> answers_of(const ExampleRows& rows) {
     try {
       parsed = parse_json(value->string());
     } catch (const ValueError& error) {
-      fail<IoError>(kOp, "{}: expected JSON with text and answer_start: {}", place, error.what());
+      fail<IoError>(kExamples, "{}: expected JSON with text and answer_start: {}", place,
+                    error.what());
     }
     return answers_of(parsed, place);
   }
@@ -373,7 +375,7 @@ std::optional<std::vector<GivenAnswer>> answers_of(const ExampleRows& rows) {
   const Json *text = rows.find(kAnswerText), *start = rows.find(kAnswerStart);
   std::vector<GivenAnswer> answers;
   if (text == nullptr || (text->is_string() && text->string().empty())) return answers;
-  require<IoError>(start != nullptr, kOp, "{}: got an answer without answer_start",
+  require<IoError>(start != nullptr, kExamples, "{}: got an answer without answer_start",
                    rows.place(kAnswerText));
   answers.push_back(given_answer(*text, *start, rows.row().is_text(), rows.place(kAnswerStart)));
   return answers;
@@ -421,7 +423,7 @@ QuestionRows read_questions(const TableSource& source) {
   CodePointIndex index;  // of `context`
   while (rows.next()) {
     const std::optional<std::vector<GivenAnswer>> answers = answers_of(rows);
-    require<IoError>(answers || !source.labelled, kOp,
+    require<IoError>(answers || !source.labelled, kExamples,
                      "{} has no column answers, nor answer_text and answer_start; say which are "
                      "meant with --columns answers=NAME",
                      rows.row().place());
@@ -439,7 +441,8 @@ QuestionRows read_questions(const TableSource& source) {
 }
 
 std::string ChoiceExample::candidate(size_t i) const {
-  require(i < endings.size(), kOp, "got candidate {}; expected 0 to {}", i, endings.size() - 1);
+  require(i < endings.size(), kExamples, "got candidate {}; expected 0 to {}", i,
+          endings.size() - 1);
   return second ? *second + " " + endings[i] : endings[i];
 }
 
@@ -457,23 +460,23 @@ std::vector<ChoiceExample> read_choices(const TableSource& source) {
   while (rows.next()) {
     ChoiceExample row{.first = rows.text(0), .second = {}, .endings = {}};
     if (rows.find(1) != nullptr) row.second = rows.text(1);
-    require<IoError>(rows.row().find(fmt::format("ending{}", most)) == nullptr, kOp,
+    require<IoError>(rows.row().find(fmt::format("ending{}", most)) == nullptr, kExamples,
                      "{} has more endings than the {} that are read", rows.row().place(), most);
     for (size_t i = 0; i < most; ++i) {
       const Json* value = rows.column(ending + i).empty() ? nullptr : rows.find(ending + i);
       const bool none = value == nullptr || (value->is_string() && value->string().empty());
       if (none) continue;
-      require<IoError>(row.endings.size() == i, kOp,
+      require<IoError>(row.endings.size() == i, kExamples,
                        "{} has ending{} and no ending{}; expected them without a gap",
                        rows.row().place(), i, row.endings.size());
       row.endings.push_back(rows.text(ending + i));
     }
-    require<IoError>(row.endings.size() >= 2, kOp, "{} has {} endings; expected two or more",
+    require<IoError>(row.endings.size() >= 2, kExamples, "{} has {} endings; expected two or more",
                      rows.row().place(), row.endings.size());
     if (const Json* label = rows.find(2)) {
       const bool none = label->is_string() && label->string().empty();
       const auto id = none ? -1 : label_integer(*label, rows.row().is_text());
-      require<IoError>(id && *id >= -1 && *id < std::ssize(row.endings), kOp,
+      require<IoError>(id && *id >= -1 && *id < std::ssize(row.endings), kExamples,
                        "{}: got {}; expected the number of an ending, 0 to {}, or -1 for none",
                        rows.place(2), id ? std::to_string(*id) : std::string(label->kind()),
                        row.endings.size() - 1);
@@ -503,7 +506,7 @@ std::vector<CompletionExample> read_completions(const TableSource& source) {
   std::vector<CompletionExample> all;
   while (rows.next()) {
     const bool whole = rows.column(1).empty() || given("text");
-    require<IoError>(!whole || !rows.column(2).empty(), kOp,
+    require<IoError>(!whole || !rows.column(2).empty(), kExamples,
                      "{} has neither prompt and completion nor text; say which are meant with "
                      "--columns prompt=NAME,completion=NAME or --columns text=NAME",
                      rows.row().place());

@@ -78,7 +78,7 @@ struct LabelledQuestion {
 /// Questions, and what is wrong with them.
 struct QuestionRows {
   std::vector<LabelledQuestion> rows;
-  int64_t answers = 0, misplaced = 0;  ///< answers, and those that do not stand at their offset
+  int64_t answers = 0, misplaced = 0;  ///< answers, and answers that are not at their offset
   std::string first_misplaced;         ///< where the first of these is, for a message
 };
 /// Reads questions: columns question, context and answers, which is {"text": [...],

@@ -9,7 +9,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "labels";
+constexpr const char* kLabels = "labels";
 constexpr int64_t kMost = 65'536;
 
 std::optional<double> parse_number(std::string_view text) {
@@ -47,23 +47,23 @@ std::optional<double> label_number(const Json& value, bool is_text, const std::s
   if (value.is_number()) number = value.number();
   if (value.is_bool()) number = value.boolean() ? 1 : 0;
   if (is_text && value.is_string()) number = parse_number(value.string());
-  require<IoError>(number && std::isfinite(*number), kOp, "{}: got {}; expected a finite number",
-                   place, shown(value));
+  require<IoError>(number && std::isfinite(*number), kLabels,
+                   "{}: got {}; expected a finite number", place, shown(value));
   return number;
 }
 
 Labels::Labels(std::vector<std::string> names) : names_(std::move(names)) {
-  require(size() <= kMost, kOp, "got {} names; expected {} at most", size(), kMost);
+  require(size() <= kMost, kLabels, "got {} names; expected {} at most", size(), kMost);
   for (size_t i = 0; i < names_.size(); ++i) {
-    require(!names_[i].empty(), kOp, "the name of label {} is empty; expected text", i);
-    require(ids_.emplace(names_[i], static_cast<int32_t>(i)).second, kOp,
+    require(!names_[i].empty(), kLabels, "the name of label {} is empty; expected text", i);
+    require(ids_.emplace(names_[i], static_cast<int32_t>(i)).second, kLabels,
             "the name \"{}\" is there twice; expected different names", names_[i]);
     numbered_ = numbered_ || label_integer(Json(names_[i]), true).has_value();
   }
 }
 
 const std::string& Labels::name(int64_t id) const {
-  require(id >= 0 && id < size(), kOp, "got label {}; expected 0 to {}", id, size() - 1);
+  require(id >= 0 && id < size(), kLabels, "got label {}; expected 0 to {}", id, size() - 1);
   return names_[static_cast<size_t>(id)];
 }
 
@@ -97,7 +97,7 @@ void Labels::refuse(const std::string& value, const std::string& place) const {
     known += (i == 0 ? "" : ", ") + name(i).substr(0, 40);
   }
   if (size() > 20) known += fmt::format(" and {} more", size() - 20);
-  fail<IoError>(kOp,
+  fail<IoError>(kLabels,
                 "{}: got {}; expected one of the {} labels of this model: {} (train "
                 "--from FOLDER --new-head draws a head for those of the data)",
                 place, value, size(), known);
@@ -108,7 +108,7 @@ void LabelCollector::add(const Json& value, bool is_text, const std::string& pla
   const std::optional<int64_t> integer = label_integer(value, is_text);
   if (value.is_string() && integer) {
     written_.emplace(value.string(), place);
-    require<IoError>(std::ssize(written_) <= kMost, kOp,
+    require<IoError>(std::ssize(written_) <= kMost, kLabels,
                      "{}: more than {} different labels; expected classes (numbers are for "
                      "regression)",
                      place, kMost);
@@ -117,7 +117,7 @@ void LabelCollector::add(const Json& value, bool is_text, const std::string& pla
   } else if (value.is_bool() || integer) {
     add_integer(value.is_bool() ? (value.boolean() ? 1 : 0) : *integer, place);
   } else {
-    fail<IoError>(kOp,
+    fail<IoError>(kLabels,
                   "{}: got {}; expected an integer, a name or a bool (other numbers are for "
                   "regression)",
                   place, value.kind());
@@ -125,11 +125,11 @@ void LabelCollector::add(const Json& value, bool is_text, const std::string& pla
 }
 
 void LabelCollector::add_integer(int64_t value, const std::string& place) {
-  require<IoError>(value >= 0 && value < kMost, kOp,
+  require<IoError>(value >= 0 && value < kMost, kLabels,
                    "{}: got {}; expected 0 to {}, or -1 for a row without a label: give larger "
                    "numbers as strings, which are names",
                    place, value, kMost - 1);
-  require<IoError>(names_.empty(), kOp,
+  require<IoError>(names_.empty(), kLabels,
                    "{}: got the integer {}, and \"{}\" in {}; expected only integers or only names",
                    place, value, names_.empty() ? "" : names_.begin()->first,
                    names_.empty() ? "" : names_.begin()->second);
@@ -138,11 +138,11 @@ void LabelCollector::add_integer(int64_t value, const std::string& place) {
 }
 
 void LabelCollector::add_name(const std::string& name, const std::string& place) {
-  require<IoError>(highest_ < 0, kOp,
+  require<IoError>(highest_ < 0, kLabels,
                    "{}: got \"{}\", and an integer in {}; expected only integers or only names",
                    place, name, integer_place_);
   names_.emplace(name, place);
-  require<IoError>(std::ssize(names_) <= kMost, kOp,
+  require<IoError>(std::ssize(names_) <= kMost, kLabels,
                    "{}: more than {} different labels; expected classes (numbers are for "
                    "regression)",
                    place, kMost);
@@ -160,7 +160,7 @@ Labels LabelCollector::labels() const {
   std::vector<std::string> names;
   for (const auto& [name, place] : all.names_) names.push_back(name);
   for (int64_t i = 0; i <= all.highest_; ++i) names.push_back(std::to_string(i));
-  require(!names.empty(), kOp, "no row has a label; expected one or more");
+  require(!names.empty(), kLabels, "no row has a label; expected one or more");
   return Labels(std::move(names));
 }
 

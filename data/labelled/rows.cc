@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "rows";
+constexpr const char* kRows = "rows";
 
 /// Returns the place of the first token of a sequence and of the first one behind it; the end twice
 /// if there is none.
@@ -54,7 +54,7 @@ TextRow hub_row(const HubTokenizer& hub, int64_t most, const auto& encode) {
 /// Throws ValueError if a word alone has other tokens than after a space.
 void require_words_alone(const Tokenizer& tokenizer) {
   for (const char* word : {"a", "the", "0"}) {
-    require(tokenizer.encode(word) == tokenizer.encode(std::string(" ") + word), kOp,
+    require(tokenizer.encode(word) == tokenizer.encode(std::string(" ") + word), kRows,
             "the tokenizer has other tokens for a word after a space than for the same word alone, "
             "and here words are encoded one by one; expected one that has not, such as "
             "--tokenizer FOLDER:add_prefix_space=true of byte-level BPE");
@@ -63,7 +63,7 @@ void require_words_alone(const Tokenizer& tokenizer) {
 
 /// Throws ValueError unless a window has room for text.
 void require_fits(int64_t room, int64_t most, int64_t asked) {
-  require(room >= 1, kOp,
+  require(room >= 1, kRows,
           "a row of {} tokens has no room for text beside a question of {} and the template; "
           "expected a --length of {} or more, or a smaller labelled.most_question",
           most, asked, most - room + 1);
@@ -123,7 +123,7 @@ void RowMaker::require_words() const {
 
 TextRow RowMaker::plain(std::span<const std::string_view> texts, bool each_is_word,
                         int64_t most) const {
-  require(most >= 1, kOp, "got rows of at most {} tokens; expected 1 or more", most);
+  require(most >= 1, kRows, "got rows of at most {} tokens; expected 1 or more", most);
   TextRow row;
   append(row.tokens, special_.begin, 0, -1, -1, {});
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -166,7 +166,7 @@ TextRow RowMaker::words(std::span<const std::string> words, int64_t most) const 
 
 QuestionRow RowMaker::question(std::string_view question, std::string_view text, int64_t most,
                                int64_t stride, int64_t most_question) const {
-  require(most_question >= 1 && stride >= 0, kOp,
+  require(most_question >= 1 && stride >= 0, kRows,
           "got questions of at most {} tokens and a stride of {}; expected 1 or more, and no less "
           "than 0",
           most_question, stride);

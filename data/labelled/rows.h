@@ -20,8 +20,8 @@ class HubTokenizer;
 struct TextRow {
   HubEncoding tokens;
   bool cut = false;  ///< the text was longer than a row
-  /// Positions [global_begin, global_end) are those that models with global tokens usually attend
-  /// to from everywhere: the first one, unless the maker says otherwise.
+  /// Models with global tokens usually make positions [global_begin, global_end) global: the first
+  /// one, unless the maker sets others.
   int64_t global_begin = 0, global_end = 1;
 
   int64_t length() const { return std::ssize(tokens.ids); }
@@ -30,7 +30,7 @@ struct TextRow {
 /// A question and a text in windows.
 struct QuestionRow {
   std::vector<SpanWindow> windows;
-  std::vector<Piece> pieces;  ///< of the text; those of a window are [first, first + count)
+  std::vector<Piece> pieces;  ///< of the text; a window has [first, first + count) of them
   bool cut = false;           ///< the question was longer than it may be
 
   /// Returns the row of a window; its global tokens are those before the first [SEP].

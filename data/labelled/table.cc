@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "table";
+constexpr const char* kTable = "table";
 constexpr const char* kFormats = ".jsonl, .json, .csv or .tsv, each perhaps with .gz after it";
 
 bool is_blank(std::string_view line) {
@@ -40,10 +40,10 @@ Json parse_object(std::string_view text, const std::string& path, int64_t number
   try {
     value = parse_json(text);
   } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", place_of(path, number, line), error.what());
+    fail<IoError>(kTable, "{}: {}", place_of(path, number, line), error.what());
   }
   if (!value.is_object()) {
-    fail<IoError>(kOp, "{}: expected an object with a member for each column, got {}",
+    fail<IoError>(kTable, "{}: expected an object with a member for each column, got {}",
                   place_of(path, number, line), value.kind());
   }
   return value;
@@ -61,11 +61,11 @@ void add_folder(const std::string& folder, TableFiles& files) {
   for (const std::string& path : list_folder(folder)) {
     std::vector<std::string>* split = split_of(path, files);
     if (split == nullptr || !table_format(path)) continue;
-    if (kind_of_path(path, kOp) != PathKind::file) continue;
+    if (kind_of_path(path, kTable) != PathKind::file) continue;
     split->push_back(path);
     any = true;
   }
-  require<IoError>(any, kOp,
+  require<IoError>(any, kTable,
                    "{} has no file for training, validation or testing; expected names such as "
                    "train.jsonl, valid.jsonl and test.jsonl, that end in {}",
                    folder, kFormats);
@@ -110,7 +110,7 @@ class TableReader::JsonArray : public Source {
  public:
   JsonArray(const Json& file, const std::string& path) : path_(path) {
     const Json* rows = file.is_array() ? &file : file.find("data");
-    require<IoError>(rows != nullptr && rows->is_array(), kOp,
+    require<IoError>(rows != nullptr && rows->is_array(), kTable,
                      "{}: expected an array of objects, alone or as the member \"data\", or one "
                      "object a line; got {}",
                      path, file.is_object() ? "an object without an array \"data\"" : file.kind());
@@ -122,7 +122,7 @@ class TableReader::JsonArray : public Source {
     if (!questions_.empty()) return take_question(row);
     while (at_ < rows_.array().size()) {
       const Json& value = rows_.array()[at_++];
-      require<IoError>(value.is_object(), kOp,
+      require<IoError>(value.is_object(), kTable,
                        "{}: entry {} is {}; expected an object with a member for each column",
                        path_, at_, value.kind());
       if (value.find("paragraphs") == nullptr) {
@@ -162,7 +162,8 @@ class TableReader::JsonArray : public Source {
         }
       }
     } catch (const ValueError& error) {
-      fail<IoError>(kOp, "{}: article {}, paragraph {}: {}", path_, at_, paragraph, error.what());
+      fail<IoError>(kTable, "{}: article {}, paragraph {}: {}", path_, at_, paragraph,
+                    error.what());
     }
   }
 
@@ -180,14 +181,14 @@ class TableReader::Separated : public Source {
         path_(path),
         text_(without_byte_order_mark(bytes_.text())),
         separator_(separator) {
-    require<IoError>(record(header_), kOp, "{} is empty; expected a header with names of columns",
-                     path);
+    require<IoError>(record(header_), kTable,
+                     "{} is empty; expected a header with names of columns", path);
     std::unordered_set<std::string_view> seen;
     for (const std::string& name : header_) {
-      require<IoError>(name.find('\r') == std::string::npos, kOp,
+      require<IoError>(name.find('\r') == std::string::npos, kTable,
                        "{}: the header has a carriage return in it; end lines with a line feed",
                        path);
-      require<IoError>(name.empty() || seen.insert(name).second, kOp,
+      require<IoError>(name.empty() || seen.insert(name).second, kTable,
                        "{}: the header has the column \"{}\" twice; expected different names", path,
                        name);
     }
@@ -200,7 +201,7 @@ class TableReader::Separated : public Source {
     ++rows_;
     if (!record(fields)) return false;
     if (fields.size() != header_.size()) {
-      fail<IoError>(kOp,
+      fail<IoError>(kTable,
                     "{} has {} fields, and the header {} columns; put a field that has {} in it "
                     "between quotes",
                     place(), fields.size(), header_.size(),
@@ -218,7 +219,7 @@ class TableReader::Separated : public Source {
   }
 
   /// Throws with the place, which is written only then.
-  [[noreturn]] void refuse(const char* what) const { fail<IoError>(kOp, "{}{}", place(), what); }
+  [[noreturn]] void refuse(const char* what) const { fail<IoError>(kTable, "{}{}", place(), what); }
 
   /// Reads the fields of the next record. Returns false at the end.
   bool record(std::vector<std::string>& fields) {
@@ -339,9 +340,9 @@ TableReader& TableReader::operator=(TableReader&&) noexcept = default;
 
 std::unique_ptr<TableReader::Source> TableReader::open(const std::string& path) {
   const std::optional<TableFormat> format = table_format(path);
-  require<IoError>(format.has_value(), kOp, "{} has no ending that says what it holds; expected {}",
-                   path, kFormats);
-  FileBytes bytes = open_bytes(path, kOp);
+  require<IoError>(format.has_value(), kTable,
+                   "{} has no ending that says what it holds; expected {}", path, kFormats);
+  FileBytes bytes = open_bytes(path, kTable);
   if (*format == TableFormat::csv || *format == TableFormat::tsv) {
     auto source = std::make_unique<Separated>(std::move(bytes), path,
                                               *format == TableFormat::csv ? ',' : '\t');
@@ -349,12 +350,13 @@ std::unique_ptr<TableReader::Source> TableReader::open(const std::string& path) 
     return source;
   }
   const std::string_view text = without_byte_order_mark(bytes.text());
-  require<IoError>(text.find_first_not_of(" \t\r\n") != std::string_view::npos, kOp,
+  require<IoError>(text.find_first_not_of(" \t\r\n") != std::string_view::npos, kTable,
                    "{} is empty; expected rows", path);
   if (*format == TableFormat::json_lines) {
     return std::make_unique<JsonLines>(std::move(bytes), path);
   }
-  // Objects by line, unless the first line with text is not one, or has all of them.
+  // The text has one object per line, unless its first line with text is no object, or holds all
+  // objects.
   std::string_view rest = text, first;
   while (is_blank(first)) first = take_line(rest);
   Json value;
@@ -371,7 +373,7 @@ std::unique_ptr<TableReader::Source> TableReader::open(const std::string& path) 
     try {
       value = parse_json(text);
     } catch (const ValueError& error) {
-      fail<IoError>(kOp, "{}: {}", path, error.what());
+      fail<IoError>(kTable, "{}: {}", path, error.what());
     }
   }
   return std::make_unique<JsonArray>(value, path);
@@ -392,13 +394,13 @@ const std::vector<std::string>& TableReader::header() const {
 TableFiles find_tables(const std::vector<std::string>& paths) {
   TableFiles files;
   for (const std::string& path : paths) {
-    const PathKind kind = kind_of_path(path, kOp);
-    require<IoError>(kind != PathKind::nothing, kOp, "{} does not exist", path);
+    const PathKind kind = kind_of_path(path, kTable);
+    require<IoError>(kind != PathKind::nothing, kTable, "{} does not exist", path);
     if (kind == PathKind::folder) {
       add_folder(path, files);
       continue;
     }
-    require<IoError>(table_format(path).has_value(), kOp,
+    require<IoError>(table_format(path).has_value(), kTable,
                      "{} has no ending that says what it holds; expected {}", path, kFormats);
     std::vector<std::string>* split = split_of(path, files);
     (split != nullptr ? *split : files.train).push_back(path);

@@ -83,7 +83,7 @@ class LabelCounts {
   /// not K of each.
   void add(std::span<const int32_t> predictions, std::span<const int32_t> labels);
   /// Adds a sample whose predictions are the labels with a score above their threshold: one for
-  /// all, or one for each. Throws ValueError as above.
+  /// all, or one for each. Throws ValueError if the numbers differ, or a label is not 0 or 1.
   void add(std::span<const float> scores, std::span<const float> thresholds,
            std::span<const int32_t> labels);
 

@@ -32,10 +32,10 @@ struct SquadFigures {
 /// Collects predicted answers.
 class SquadScores {
  public:
-  /// Adds a question. `answer` is what is predicted, empty for none; `references` has the right
-  /// answers, none if there is none. `no_answer` says how likely it has no answer, by any measure
-  /// that is the same for all questions, such as FoundAnswer::null_difference. Throws ValueError
-  /// if that is NaN.
+  /// Adds a question. `answer` is the predicted answer, empty for no answer; `references` has the
+  /// right answers, and is empty if there is none. `no_answer` rises with the likelihood of no
+  /// answer, on one scale for all questions, such as FoundAnswer::null_difference. Throws
+  /// ValueError if it is NaN.
   void add(std::string_view answer, std::span<const std::string> references, double no_answer = 0);
 
   int64_t questions() const { return std::ssize(rows_); }

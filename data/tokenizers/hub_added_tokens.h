@@ -28,8 +28,8 @@ struct HubAddedToken {
 class HubAddedTokens {
  public:
   HubAddedTokens() = default;
-  /// Reads them. Their ids are those of the model, or follow it in order; another id is an issue.
-  /// Without `special_in_text`, special ones are not found in texts.
+  /// Reads the list. A token has its id in the model, or else the next free id; any other id is an
+  /// issue. Without `special_in_text`, special ones are not found in texts.
   HubAddedTokens(const Json& list, const HubModel& model, const HubNormalizer& normalizer,
                  bool special_in_text, HubIssues& issues);
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/tokenizers/hub_part.h"
+
 namespace longspan {
 namespace {
 
-constexpr const char* mark = "\u2581";
+constexpr const char* kMark = "\u2581";
 
 const Json* find(const HubMembers& settings, const std::string& name) {
   const auto at = settings.find(name);
@@ -16,12 +18,6 @@ const Json* find(const HubMembers& settings, const std::string& name) {
 bool flag(const HubMembers& settings, const std::string& name, bool otherwise) {
   const Json* value = find(settings, name);
   return value != nullptr && value->is_bool() ? value->boolean() : otherwise;
-}
-
-std::string content_of(const Json& token) {
-  if (token.is_string()) return token.string();
-  const Json* content = token.find("content");
-  return content != nullptr && content->is_string() ? content->string() : "";
 }
 
 Json replace(const char* kind, const char* pattern, const char* content) {
@@ -34,7 +30,7 @@ Json sequence(const char* member, Json::Array parts) {
 
 Json metaspace(bool prefix) {
   return Members{{"type", "Metaspace"},
-                 {"replacement", mark},
+                 {"replacement", kMark},
                  {"prepend_scheme", prefix ? "always" : "never"},
                  {"split", true}};
 }
@@ -161,7 +157,7 @@ void fill_pieces(HubClass& c, const HubMembers& s, const Json& rules, const Ids&
     prefix = flag(s, "add_prefix_space", true);
     c.normalizer = sequence(
         "normalizers", {Members{{"type", "Strip"}, {"strip_left", false}, {"strip_right", false}},
-                        replace("Regex", " {2,}", mark)});
+                        replace("Regex", " {2,}", kMark)});
     const std::string first = content_of(c.tokens["cls_token"]),
                       last = content_of(c.tokens["sep_token"]);
     c.post_processor = template_of({first, "A", last}, {first, "A", last, "B:1", last + ":1"}, ids);
@@ -230,7 +226,7 @@ void append_canonical(const Json& json, std::string& to) {
   const std::string type = text("type", "");
   if (type == "Metaspace") {
     const char* old = holds("add_prefix_space", true) ? "always" : "never";
-    to += "Metaspace " + text("replacement", mark) + text("prepend_scheme", old) +
+    to += "Metaspace " + text("replacement", kMark) + text("prepend_scheme", old) +
           (holds("split", true) ? "" : " whole");
   } else if (type == "ByteLevel") {
     to += std::string("ByteLevel") + (holds("add_prefix_space", true) ? " prefix" : "") +

@@ -27,9 +27,9 @@ std::string hub_class_name(std::string_view tokenizer_class);
 /// Returns the tokenizer class of a model type; "" if it has none of its own.
 std::string class_of_model_type(std::string_view model_type);
 
-/// Returns the class with these settings; its defaults apply where one is absent. `rules` are those
-/// for characters, in Base64, or null. The ids in the post-processor are those that `find` gives;
-/// it is null if a token has none.
+/// Returns the class with these settings; its defaults apply where one is absent. `rules` are its
+/// rules for characters, in Base64, or null. The post-processor gets its ids from `ids`, and is
+/// null if a token has none.
 HubClass hub_class(const std::string& name, const HubMembers& settings, const Json& rules,
                    const std::map<std::string, int64_t>& ids);
 

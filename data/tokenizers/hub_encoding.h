@@ -19,8 +19,8 @@ struct HubEncoding {
   std::vector<int32_t> types = {};  ///< token types
   std::vector<int32_t> sequences =
       {};  ///< 0: of the first text, 1: of the second, -1: of the template, padding
-  std::vector<int32_t> words = {};  ///< index of its word in its text or list of words; -1 as above
-  std::vector<TextSpan> spans = {};  ///< its bytes of its text or word; empty as above
+  std::vector<int32_t> words = {};   ///< index of its word; -1 of template and padding
+  std::vector<TextSpan> spans = {};  ///< bytes of its text or word; empty of template and padding
   std::vector<uint8_t> mask = {};    ///< 1, and 0 for padding
 
   friend bool operator==(const HubEncoding&, const HubEncoding&) = default;

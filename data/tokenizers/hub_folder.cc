@@ -18,22 +18,19 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "tokenizer";
 constexpr int64_t largest_file = 1 << 30;
 
-bool there(const std::string& path) { return kind_of_path(path, kOp) == PathKind::file; }
+bool there(const std::string& path) {
+  return kind_of_path(path, detail::tokenizer_op) == PathKind::file;
+}
 
 /// Reads an object; a missing file has no members.
 Json read_object(const std::string& path) {
-  return there(path) ? read_json_object(path, kOp) : Members{};
+  return there(path) ? read_json_object(path, detail::tokenizer_op) : Members{};
 }
 
 std::string text_of(const Json* json) {
   return json != nullptr && json->is_string() ? json->string() : std::string();
-}
-
-std::string content_of(const Json& token) {
-  return token.is_string() ? token.string() : text_of(token.find("content"));
 }
 
 /// A setting that was given on the command line: JSON, or text.
@@ -56,7 +53,7 @@ void require_known(const std::map<std::string, std::string>& settings) {
       "padding_side",     "truncation_side", "clean_up_tokenization_spaces",
       "model_max_length", "trim_offsets",    "split_special_tokens"};
   for (const auto& setting : settings) {
-    require(std::ranges::find(known, setting.first) != std::end(known), kOp,
+    require(std::ranges::find(known, setting.first) != std::end(known), detail::tokenizer_op,
             "there is no setting {}; expected one of {}, special_in_text", setting.first,
             fmt::join(known, ", "));
     constexpr std::string_view switches[] = {
@@ -64,8 +61,9 @@ void require_known(const std::map<std::string, std::string>& settings) {
         "split_special_tokens", "trim_offsets",  "clean_up_tokenization_spaces"};
     const bool is_switch = std::ranges::find(switches, setting.first) != std::end(switches);
     const std::string& value = setting.second;
-    require(!is_switch || value == "true" || value == "false" || value == "null", kOp,
-            "the setting {} is \"{}\"; expected true, false or null", setting.first, value);
+    require(!is_switch || value == "true" || value == "false" || value == "null",
+            detail::tokenizer_op, "the setting {} is \"{}\"; expected true, false or null",
+            setting.first, value);
   }
 }
 
@@ -106,8 +104,8 @@ class Folder {
   bool flag(const std::string& name, bool otherwise) const {
     const Json* value = find(name);
     if (value == nullptr) return otherwise;
-    require(value->is_bool(), kOp, "{} of {} is {}; expected true or false", name, path_,
-            shown(*value));
+    require(value->is_bool(), detail::tokenizer_op, "{} of {} is {}; expected true or false", name,
+            path_, shown(*value));
     return value->boolean();
   }
 
@@ -116,7 +114,7 @@ class Folder {
     std::string name = text_of(find("tokenizer_class"));
     if (name.empty()) name = model_class_;
     family_ = hub_class_name(name);
-    require(family_ != "?", kOp,
+    require(family_ != "?", detail::tokenizer_op,
             "{} is a {}, which may make another pipeline of these files; expected a class of "
             "docs/tokenizers.md, or --tokenizer {}:tokenizer_class=PreTrainedTokenizerFast to take "
             "tokenizer.json as it is",
@@ -138,7 +136,8 @@ class Folder {
       const bool used = is_offset     ? family_ == "PegasusTokenizer"
                         : is_language ? family_ == "MBartTokenizer"
                                       : std::ranges::find(read, name) != read.end();
-      require(used || !chosen(name), kOp, "{} changes nothing in {}, {}", name, path_,
+      require(used || !chosen(name), detail::tokenizer_op, "{} changes nothing in {}, {}", name,
+              path_,
               family_.empty() ? "whose tokenizer.json is taken as it is; name the class that reads "
                                 "it too, with tokenizer_class=NAME"
                               : "a " + family_ + ", which does not read it; leave it out");
@@ -148,7 +147,7 @@ class Folder {
   void read_settings() {
     const auto side = [&](const char* name) {
       const std::string value = text_of(find(name));
-      require(value.empty() || value == "left" || value == "right", kOp,
+      require(value.empty() || value == "left" || value == "right", detail::tokenizer_op,
               "{} of {} is \"{}\"; expected left or right", name, path_, value);
       return value == "left";
     };
@@ -156,7 +155,7 @@ class Folder {
     settings_.truncate_left = side("truncation_side");
     settings_.clean_up = flag("clean_up_tokenization_spaces", false);
     if (const Json* length = find("model_max_length")) {
-      require(length->is_number() && length->number() >= 1, kOp,
+      require(length->is_number() && length->number() >= 1, detail::tokenizer_op,
               "model_max_length of {} is {}; expected a number above 0", path_, shown(*length));
       // The package writes 10^30 if there is no limit.
       if (length->number() < 1e9)
@@ -169,8 +168,8 @@ class Folder {
         for (const JsonMember& member : tokens->object()) given_.emplace(member.name, member.value);
         continue;
       }
-      require(tokens->is_array(), kOp, "{} of {} is {}; expected an array", list, path_,
-              shown(*tokens));
+      require(tokens->is_array(), detail::tokenizer_op, "{} of {} is {}; expected an array", list,
+              path_, shown(*tokens));
       for (const Json& token : tokens->array()) more_.push_back(token);
     }
     for (const Json& token : more_) settings_.more_special.push_back(content_of(token));
@@ -219,7 +218,8 @@ class Draft {
     const Json* added = file.find("added_tokens");
     if (added != nullptr && added->is_array()) added_ = added->array();
     if (added != nullptr && !added->is_array() && !added->is_null()) {
-      fail<IoError>(kOp, "tokenizer.json is refused: added_tokens is {}; expected an array",
+      fail<IoError>(detail::tokenizer_op,
+                    "tokenizer.json is refused: added_tokens is {}; expected an array",
                     shown(*added));
     }
     const Json* model = file.find("model");
@@ -358,7 +358,7 @@ void settle_pipeline(const Folder& folder, Draft& draft) {
   const bool fits = c.name == "BertTokenizer" ? kind == "WordPiece"
                     : level                   ? kind == "BPE"
                                               : kind != "WordPiece";
-  require(fits, kOp,
+  require(fits, detail::tokenizer_op,
           "{}/tokenizer.json is a {} model, and {} makes another kind; expected --tokenizer "
           "{}:tokenizer_class=PreTrainedTokenizerFast, which takes the file as it is",
           folder.path(), kind, c.name, folder.path());
@@ -366,7 +366,7 @@ void settle_pipeline(const Folder& folder, Draft& draft) {
                       std::any_of(c.settings.begin(), c.settings.end(),
                                   [&](const std::string& s) { return folder.chosen(s); });
   if (c.name == "MBartTokenizer" && folder.find("src_lang") != nullptr) {
-    require(!c.post_processor.is_null(), kOp,
+    require(!c.post_processor.is_null(), detail::tokenizer_op,
             "src_lang of {} is {}, which is no token of its vocabulary", folder.path(),
             shown(*folder.find("src_lang")));
     draft.set("post_processor", c.post_processor);
@@ -386,7 +386,7 @@ void settle_pipeline(const Folder& folder, Draft& draft) {
     settings += (settings.empty() ? "" : ", ") + name + " = " +
                 (value == nullptr ? "its default" : to_string(*value));
   }
-  fail(kOp,
+  fail(detail::tokenizer_op,
        "{}/tokenizer.json splits texts otherwise than {} does with {}, which is what the package "
        "transformers computes; choose {}--tokenizer {}:tokenizer_class=PreTrainedTokenizerFast for "
        "the file as it is, or --tokenizer {}:tokenizer_class={} for the class",
@@ -415,14 +415,15 @@ void add_tokens(const Folder& folder, Draft& draft) {
     for (const JsonMember& member : decoder->object()) {
       const bool number = !member.name.empty() && member.name.size() < 10 &&
                           member.name.find_first_not_of("0123456789") == std::string::npos;
-      require(number, kOp, "added_tokens_decoder of {} has the id \"{}\"; expected a number",
-              folder.path(), member.name);
+      require(number, detail::tokenizer_op,
+              "added_tokens_decoder of {} has the id \"{}\"; expected a number", folder.path(),
+              member.name);
       sorted.emplace(std::stoll(member.name), member.value);
     }
     for (const auto& [id, token] : sorted) {
       draft.add(token, false);
       const auto made = draft.ids().find(content_of(token));
-      require(made == draft.ids().end() || made->second == id, kOp,
+      require(made == draft.ids().end() || made->second == id, detail::tokenizer_op,
               "added_tokens_decoder of {} gives \"{}\" the id {}; the vocabulary gives it {}",
               folder.path(), content_of(token), id, made == draft.ids().end() ? -1 : made->second);
     }
@@ -430,7 +431,7 @@ void add_tokens(const Folder& folder, Draft& draft) {
   const Json old = read_object(folder.path() + "/added_tokens.json");
   std::vector<std::pair<int64_t, std::string>> by_id;
   for (const JsonMember& member : old.object()) {
-    require<IoError>(member.value.is_integer(), kOp,
+    require<IoError>(member.value.is_integer(), detail::tokenizer_op,
                      "{}/added_tokens.json: \"{}\" is {}; expected an id", folder.path(),
                      member.name, shown(member.value));
     by_id.emplace_back(member.value.integer(), member.name);
@@ -439,7 +440,7 @@ void add_tokens(const Folder& folder, Draft& draft) {
   for (const auto& [id, content] : by_id) {
     draft.add(Json(content), false);
     require<IoError>(
-        draft.ids().at(content) == id, kOp,
+        draft.ids().at(content) == id, detail::tokenizer_op,
         "{}/added_tokens.json gives \"{}\" the id {}; it follows the vocabulary with {}",
         folder.path(), content, id, draft.ids().at(content));
   }
@@ -458,8 +459,8 @@ Json file_with(Json model, const HubClass& c) {
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
-  const std::string file = read_file(path, kOp, largest_file);
-  require<IoError>(is_utf8(file), kOp, "{} is no UTF-8", path);
+  const std::string file = read_file(path, detail::tokenizer_op, largest_file);
+  require<IoError>(is_utf8(file), detail::tokenizer_op, "{} is no UTF-8", path);
   std::vector<std::string> lines;
   std::string_view rest = without_byte_order_mark(file);
   while (!rest.empty()) {
@@ -494,9 +495,10 @@ Json byte_pair_model(const std::string& folder) {
     if (lines[i].empty() || (i == 0 && lines[i].starts_with("#version"))) continue;
     merges.emplace_back(lines[i]);
   }
-  return Members{{"type", "BPE"},
-                 {"vocab", read_json_object(folder + "/vocab.json", kOp, largest_file)},
-                 {"merges", std::move(merges)}};
+  return Members{
+      {"type", "BPE"},
+      {"vocab", read_json_object(folder + "/vocab.json", detail::tokenizer_op, largest_file)},
+      {"merges", std::move(merges)}};
 }
 
 /// The vocabulary of a class made of the pieces of a SentencePiece model, and the id of <unk>.
@@ -542,25 +544,26 @@ std::pair<Json::Array, int64_t> pieces_of(const SentencePieceParts& parts, const
 
 Json sentence_piece_file(const Folder& folder, const std::string& path) {
   require(
-      !folder.family().empty(), kOp,
+      !folder.family().empty(), detail::tokenizer_op,
       "{} is a SentencePiece model, and no file says of which class; expected tokenizer_class in "
       "tokenizer_config.json, or --tokenizer {}:tokenizer_class=NAME",
       path, folder.path());
-  const std::string file = read_file(path, kOp, largest_file);
+  const std::string file = read_file(path, detail::tokenizer_op, largest_file);
   require_sound_sentence_pieces(file, path);
   const SentencePieceParts parts = read_sentence_piece_parts(file, path);
   const Json rules = parts.rules.empty() ? Json() : Json(to_base64(parts.rules));
   const HubClass c = hub_class(folder.family(), folder.given(), rules, {});
-  require<IoError>(parts.model == 1 || parts.model == 2, kOp,
+  require<IoError>(parts.model == 1 || parts.model == 2, detail::tokenizer_op,
                    "{} is neither a unigram nor a BPE model", path);
   const bool pairs = c.name == "ReformerTokenizer";
   const bool fits = c.settings.empty() || c.settings[0] == "add_prefix_space";
-  require(fits && c.name != "RobertaTokenizer" && c.name != "GPT2Tokenizer", kOp,
+  require(fits && c.name != "RobertaTokenizer" && c.name != "GPT2Tokenizer", detail::tokenizer_op,
           "{} is a SentencePiece model, and {} has another vocabulary", path, c.name);
   int64_t offset = 103;
   if (const Json* given = folder.find("offset")) {
-    require(given->is_integer() && given->integer() >= 0 && given->integer() <= 1'000'000, kOp,
-            "offset of {} is {}; expected a number of ids", folder.path(), shown(*given));
+    require(given->is_integer() && given->integer() >= 0 && given->integer() <= 1'000'000,
+            detail::tokenizer_op, "offset of {} is {}; expected a number of ids", folder.path(),
+            shown(*given));
     offset = given->integer();
   }
   Json model;
@@ -602,7 +605,7 @@ Json file_of(const Folder& folder) {
   const std::string model = only_file(path, ".model");
   if (!model.empty()) return sentence_piece_file(folder, model);
   fail<IoError>(
-      kOp,
+      detail::tokenizer_op,
       "the folder {} has no vocabulary{}; expected tokenizer.json, vocab.json and merges.txt, "
       "vocab.txt or one .model file",
       path, family.empty() ? "" : " for a " + family);
@@ -615,7 +618,8 @@ std::unique_ptr<HubTokenizer> open_hub_tokenizer(const std::string& path,
   const Folder folder(path, options);
   const std::string name = path + "/tokenizer.json";
   const bool whole = there(name);
-  const Json file = whole ? read_json_object(name, kOp, largest_file) : file_of(folder);
+  const Json file =
+      whole ? read_json_object(name, detail::tokenizer_op, largest_file) : file_of(folder);
   Draft draft(file);
   if (whole) settle_pipeline(folder, draft);
   add_tokens(folder, draft);

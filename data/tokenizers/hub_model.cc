@@ -13,10 +13,6 @@
 namespace longspan {
 namespace {
 
-size_t length_at(std::string_view text, size_t at) {
-  return static_cast<size_t>(code_point(text, at).length);
-}
-
 /// Reads {"token": id, ...} into a table.
 void read_vocabulary(HubPart& part, TokenTable& tokens) {
   const Json* vocabulary = part.find("vocab");

@@ -16,16 +16,10 @@
 namespace longspan {
 namespace {
 
-constexpr int deepest = 8;
-
 std::string utf8(char32_t c) {
   std::string text;
   append_utf8(text, static_cast<int32_t>(c));
   return text;
-}
-
-size_t length_at(std::string_view text, size_t at) {
-  return static_cast<size_t>(code_point(text, at).length);
 }
 
 /// Puts the lower case of the next character.
@@ -38,14 +32,6 @@ void lower(TextChange& change, std::string_view character, int32_t c) {
   } else {
     change.replace(character);
   }
-}
-
-/// CJK ideographs, around which BERT puts spaces.
-bool is_ideograph(int32_t c) {
-  return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
-         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
-         (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
-         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
 struct BertRules {
@@ -239,7 +225,7 @@ HubNormalizer::HubNormalizer(const Json& json, HubIssues& issues) {
 void HubNormalizer::read(const Json& json, const std::string& path, HubIssues& issues, int depth) {
   if (json.is_null()) return;
   HubPart part(json, path, issues);
-  if (depth > deepest) return issues.add("{} is nested too deeply", path);
+  if (depth > detail::deepest_component) return issues.add("{} is nested too deeply", path);
   const std::string type = part.type();
   const std::pair<const char*, NormalForm> forms[] = {{"NFC", NormalForm::nfc},
                                                       {"NFD", NormalForm::nfd},

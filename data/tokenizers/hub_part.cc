@@ -40,6 +40,12 @@ std::string visible(std::string_view text) {
 
 }  // namespace
 
+std::string content_of(const Json& token) {
+  if (token.is_string()) return token.string();
+  const Json* content = token.find("content");
+  return content != nullptr && content->is_string() ? content->string() : "";
+}
+
 std::string shown(const Json& value) {
   std::string text;
   if (value.is_array() || value.is_object()) {

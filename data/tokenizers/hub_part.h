@@ -13,6 +13,13 @@
 
 namespace longspan {
 
+namespace detail {
+/// Names the reader of tokenizers in its errors.
+inline constexpr const char* tokenizer_op = "tokenizer";
+/// Levels of components within components that are read.
+inline constexpr int deepest_component = 8;
+}  // namespace detail
+
 /// Returns the path of the only file of a folder whose name ends so; empty if there is none, or
 /// more than one.
 std::string only_file(const std::string& folder, std::string_view ending);
@@ -63,6 +70,8 @@ class HubPart {
   std::set<std::string, std::less<>> read_;
 };
 
+/// Returns the text of a token: a string, or the member "content" of an object.
+std::string content_of(const Json& token);
 /// Returns at most 60 bytes of a value as it is written in JSON, for messages.
 std::string shown(const Json& value);
 

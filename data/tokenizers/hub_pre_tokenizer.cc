@@ -12,7 +12,6 @@ namespace longspan {
 namespace {
 
 using Words = HubPreTokenizer::Words;
-constexpr int deepest = 8;
 
 /// What becomes of characters that delimit words, as of the package.
 enum class Delimiter : uint8_t { removed, isolated, contiguous, with_previous, with_next };
@@ -262,7 +261,7 @@ void HubPreTokenizer::read(const Json& json, const std::string& path, HubIssues&
                            int depth) {
   if (json.is_null()) return;
   HubPart part(json, path, issues);
-  if (depth > deepest) return issues.add("{} is nested too deeply", path);
+  if (depth > detail::deepest_component) return issues.add("{} is nested too deeply", path);
   const std::string type = part.type();
   if (type == "Sequence") {
     const std::vector<Json> inner = part.list("pretokenizers");

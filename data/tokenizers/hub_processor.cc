@@ -8,8 +8,6 @@
 namespace longspan {
 namespace {
 
-constexpr int deepest = 8;
-
 /// The special tokens of a template by their names there.
 using Names = std::vector<std::pair<std::string, std::vector<int32_t>>>;
 
@@ -257,7 +255,7 @@ void HubProcessor::read(const Json& json, const std::string& path, int64_t limit
                         int depth) {
   if (json.is_null()) return;
   HubPart part(json, path, issues);
-  if (depth > deepest) return issues.add("{} is nested too deeply", path);
+  if (depth > detail::deepest_component) return issues.add("{} is nested too deeply", path);
   const std::string type = part.type();
   const bool adds =
       type == "TemplateProcessing" || type == "RobertaProcessing" || type == "BertProcessing";
@@ -305,7 +303,7 @@ void HubDecoder::read_strip(HubPart& part) {
 void HubDecoder::read(const Json& json, const std::string& path, HubIssues& issues, int depth) {
   if (json.is_null()) return;
   HubPart part(json, path, issues);
-  if (depth > deepest) return issues.add("{} is nested too deeply", path);
+  if (depth > detail::deepest_component) return issues.add("{} is nested too deeply", path);
   const std::string type = part.type();
   using Tokens = std::vector<std::string>;
   if (type == "Sequence") {

@@ -9,7 +9,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "tokenizer";
 constexpr int64_t longest_row = 1 << 24;  // what a row may be padded to
 
 using Tokens = std::span<const HubToken>;
@@ -19,7 +18,7 @@ std::vector<Tokens> parts_of(Tokens tokens, int64_t most, const HubEncodeOptions
   const auto size = static_cast<int64_t>(tokens.size());
   if (most >= size) return {tokens};
   if (most <= 0) return {tokens.subspan(0, 0), tokens};
-  require(o.stride >= 0 && o.stride < most, kOp,
+  require(o.stride >= 0 && o.stride < most, detail::tokenizer_op,
           "stride is {} and a window has room for {} tokens of the text; expected a smaller stride",
           o.stride, most);
   std::vector<Tokens> parts;
@@ -55,8 +54,9 @@ std::vector<int64_t> room_of(const std::vector<std::vector<HubToken>>& texts, in
     return swapped ? std::vector{large, small} : std::vector{small, large};
   }
   const size_t target = truncation == HubTruncation::only_second ? 1 : 0;
-  require(target < sizes.size(), kOp, "only the second text may be truncated, and there is one");
-  require(sizes[target] > total - most, kOp,
+  require(target < sizes.size(), detail::tokenizer_op,
+          "only the second text may be truncated, and there is one");
+  require(sizes[target] > total - most, detail::tokenizer_op,
           "the texts have {} tokens, {} of them in the one that may be truncated, and a row has "
           "room for {}",
           total, sizes[target], most);
@@ -134,17 +134,18 @@ std::vector<HubEncoding> make_hub_rows(std::vector<std::vector<HubToken>> texts,
                                        const std::function<std::string_view(int32_t)>& spelled,
                                        const HubSource& source, bool all) {
   const bool pair = texts.size() > 1;
-  require(options.max_length >= 0 && options.pad_to >= 0 && options.pad_multiple >= 0, kOp,
+  require(options.max_length >= 0 && options.pad_to >= 0 && options.pad_multiple >= 0,
+          detail::tokenizer_op,
           "a row of {} tokens, padded to {} and a multiple of {}; expected no negative numbers",
           options.max_length, options.pad_to, options.pad_multiple);
-  require(options.pad_to <= longest_row && options.pad_multiple <= longest_row, kOp,
-          "padding to {} tokens and a multiple of {}; expected at most {}", options.pad_to,
-          options.pad_multiple, longest_row);
+  require(options.pad_to <= longest_row && options.pad_multiple <= longest_row,
+          detail::tokenizer_op, "padding to {} tokens and a multiple of {}; expected at most {}",
+          options.pad_to, options.pad_multiple, longest_row);
   std::vector<std::vector<Tokens>> parts(texts.size());
   const int64_t extra = options.special ? processor.added(pair) : 0;
   std::vector<int64_t> room(texts.size(), INT64_MAX);
   if (options.max_length > 0) {
-    require(options.max_length >= extra, kOp,
+    require(options.max_length >= extra, detail::tokenizer_op,
             "a row of {} tokens has no room for the {} of the template", options.max_length, extra);
     room = room_of(texts, options.max_length - extra, options.truncation);
   }
@@ -152,7 +153,7 @@ std::vector<HubEncoding> make_hub_rows(std::vector<std::vector<HubToken>> texts,
   for (size_t i = 0; i < texts.size(); ++i) {
     parts[i] = parts_of(texts[i], room[i], options);
     if (!all) parts[i].resize(1);
-    require(count == 1 || parts[i].size() == 1, kOp,
+    require(count == 1 || parts[i].size() == 1, detail::tokenizer_op,
             "windows of two texts of which both are truncated; expected only_first or only_second");
     count = std::max(count, parts[i].size());
   }

@@ -18,11 +18,7 @@
 #include "data/unicode/unicode.h"
 
 namespace longspan {
-namespace {
-
-constexpr const char* kOp = "tokenizer";
-
-}  // namespace
+namespace {}  // namespace
 
 class HubTokenizer::Pipeline {
  public:
@@ -55,7 +51,7 @@ class HubTokenizer::Pipeline {
     file_options_ = read_file_options(part_of("truncation"), part_of("padding"), issues);
     issues.raise(name);
     counts_spaces_ = processor_.trims() && model_->kind() == "Unigram";
-    require<IoError>(limit_ > 0, kOp, "{} has no tokens", name);
+    require<IoError>(limit_ > 0, detail::tokenizer_op, "{} has no tokens", name);
   }
 
   const Json& part_of(std::string_view name) const {
@@ -68,8 +64,8 @@ class HubTokenizer::Pipeline {
   /// counted.
   void encode(std::string_view text, bool with_sources, int32_t word,
               std::vector<HubToken>& out) const {
-    require(text.size() < UINT32_MAX / 8, kOp, "a text has {} bytes; expected less than {}",
-            text.size(), UINT32_MAX / 8);
+    require(text.size() < UINT32_MAX / 8, detail::tokenizer_op,
+            "a text has {} bytes; expected less than {}", text.size(), UINT32_MAX / 8);
     Lease lease(*this);
     Work& work = *lease.work;
     work.out = &out;

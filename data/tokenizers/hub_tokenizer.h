@@ -32,12 +32,12 @@ struct HubSettings {
 struct HubToken;
 
 /// A tokenizer of the package tokenizers, as tokenizer.json describes it: added tokens, normalizer,
-/// pre-tokenizer, model, post-processor and decoder. Ids and texts are those of the package.
-/// Invalid UTF-8, which the package does not take, is never an error: byte-level BPE and byte
-/// tokens spell it, BERT's normalizer drops it, otherwise it is unknown.
+/// pre-tokenizer, model, post-processor and decoder. Ids and texts equal the package's. Invalid
+/// UTF-8, which the package does not take, is never an error: byte-level BPE and byte tokens spell
+/// it, BERT's normalizer drops it, otherwise it is unknown.
 class HubTokenizer : public Tokenizer {
  public:
-  /// Tokens of a text without those of the template.
+  /// The tokens of a text, without tokens of the template.
   std::vector<Piece> pieces(std::string_view text) const override;
   std::vector<int32_t> encode(std::string_view text) const override;
   /// The text of these tokens, special ones included. Bytes that are no UTF-8 stay.
@@ -53,11 +53,11 @@ class HubTokenizer : public Tokenizer {
   HubEncoding encode_pair(std::string_view first, std::string_view second,
                           const HubEncodeOptions& options = {}) const;
   /// Returns the row of a text that has been split into words, each of which is encoded alone.
-  /// Spans are those of bytes of the word.
+  /// Spans are byte ranges in the word.
   HubEncoding encode_words(std::span<const std::string> words,
                            const HubEncodeOptions& options = {}) const;
-  /// Returns rows that together have all of the text that is truncated, each of which begins with
-  /// the last `stride` tokens of that of the row before. Only one of two texts may be truncated.
+  /// Returns rows that together hold the whole truncated text; each repeats the last `stride`
+  /// tokens of the text in the row before. Only one of two texts may be truncated.
   std::vector<HubEncoding> windows(std::string_view text, const HubEncodeOptions& options) const;
   std::vector<HubEncoding> windows(std::string_view first, std::string_view second,
                                    const HubEncodeOptions& options) const;
@@ -80,9 +80,9 @@ class HubTokenizer : public Tokenizer {
   Json json() const;
   Json hub_file() const override { return json(); }
 
-  /// Reads a whole tokenizer.json; `name` is that of the file for messages. Throws IoError that
-  /// lists everything that is not implemented or wrong. `special_in_text`: names of special tokens
-  /// in a text are these tokens, as in the package, otherwise ordinary text.
+  /// Reads a whole tokenizer.json; `name` names the file in messages. Throws IoError that lists
+  /// everything that is not implemented or wrong. `special_in_text`: names of special tokens in a
+  /// text are these tokens, as in the package, otherwise ordinary text.
   HubTokenizer(const Json& file, HubSettings settings, const std::string& name,
                bool special_in_text = true);
   ~HubTokenizer() override;

@@ -6,12 +6,11 @@
 #include "core/error.h"
 #include "data/io/files.h"
 #include "data/tokenizers/hub_classes.h"
+#include "data/tokenizers/hub_part.h"
 #include "data/tokenizers/hub_tokenizer.h"
 
 namespace longspan {
 namespace {
-
-constexpr const char* kOp = "tokenizer";
 
 std::string pipeline_of(const Json& normalizer, const Json& pre_tokenizer) {
   return canonical_form(normalizer) + "|" + canonical_form(pre_tokenizer);
@@ -161,9 +160,10 @@ void write(const HubTokenizer& t, const std::string& folder) {
   config.push_back({"padding_side", s.pad_left ? "left" : "right"});
   config.push_back({"truncation_side", s.truncate_left ? "left" : "right"});
   config.push_back({"clean_up_tokenization_spaces", s.clean_up});
-  make_folders(folder, kOp);
-  replace_file(folder + "/tokenizer.json", to_string(file) + "\n", kOp);
-  replace_file(folder + "/tokenizer_config.json", to_string(Json(config)) + "\n", kOp);
+  make_folders(folder, detail::tokenizer_op);
+  replace_file(folder + "/tokenizer.json", to_string(file) + "\n", detail::tokenizer_op);
+  replace_file(folder + "/tokenizer_config.json", to_string(Json(config)) + "\n",
+               detail::tokenizer_op);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "tokenizer";
 constexpr int32_t pegasus_offset = 103;
 
 /// Settings of a tokenizer in tokenizer_config.json and config.json of a folder.
@@ -39,15 +38,16 @@ class FolderSettings {
   bool flag(const char* name, bool otherwise) const {
     const Json* value = find(name);
     if (value == nullptr) return otherwise;
-    require(value->is_bool(), kOp, "{}: {} is {}; expected true or false", file_, name,
-            to_string(*value));
+    require(value->is_bool(), detail::tokenizer_op, "{}: {} is {}; expected true or false", file_,
+            name, to_string(*value));
     return value->boolean();
   }
   int32_t offset() const {
     const Json* value = find("offset");
     if (value == nullptr) return pegasus_offset;
-    require(value->is_integer() && value->integer() >= 0 && value->integer() <= 1'000'000, kOp,
-            "{}: offset is {}; expected a number of ids", file_, to_string(*value));
+    require(value->is_integer() && value->integer() >= 0 && value->integer() <= 1'000'000,
+            detail::tokenizer_op, "{}: offset is {}; expected a number of ids", file_,
+            to_string(*value));
     return static_cast<int32_t>(value->integer());
   }
   /// Throws ValueError if the files name a tokenizer class other than the compatible ones in
@@ -58,7 +58,7 @@ class FolderSettings {
     std::string names;
     for (const std::string_view name : known)
       names += (names.empty() ? "" : ", ") + std::string(name);
-    fail(kOp,
+    fail(detail::tokenizer_op,
          "{} or config.json beside it names {}, which may give these files other ids; expected "
          "one of {}, or nothing",
          file_, kind_, names);
@@ -66,14 +66,15 @@ class FolderSettings {
   /// Throws ValueError unless a setting is absent or has this value.
   void require_only(const char* name, const Json& value, std::string_view why) const {
     const Json* given = find(name);
-    require(given == nullptr || *given == value, kOp, "{}: {} is {}; expected {}: {}", file_, name,
-            given == nullptr ? "" : to_string(*given), to_string(value), why);
+    require(given == nullptr || *given == value, detail::tokenizer_op,
+            "{}: {} is {}; expected {}: {}", file_, name, given == nullptr ? "" : to_string(*given),
+            to_string(value), why);
   }
 
  private:
   static Json read(const std::string& file) {
-    if (kind_of_path(file, kOp) == PathKind::nothing) return Json(Members{});
-    return read_json_object(file, kOp);
+    if (kind_of_path(file, detail::tokenizer_op) == PathKind::nothing) return Json(Members{});
+    return read_json_object(file, detail::tokenizer_op);
   }
   /// A file of that name may belong to another program, so an unreadable file is ignored.
   static Json read_model(const std::string& file) {
@@ -122,7 +123,7 @@ std::unique_ptr<Tokenizer> word_pieces_of(const std::string& path, const std::st
   std::unique_ptr<Tokenizer> tokenizer = open_word_pieces(path, {.lower_case = lower});
   if (s.find("do_lower_case") != nullptr) return tokenizer;
   const std::string capital = capital_token(*tokenizer);
-  require(capital.empty(), kOp,
+  require(capital.empty(), detail::tokenizer_op,
           "{} has tokens with capital letters, such as \"{}\", and nothing says whether texts are "
           "put in lower case first; write {{\"do_lower_case\": false}} to {}, or true",
           path, capital, s.file());
@@ -141,7 +142,8 @@ std::unique_ptr<Tokenizer> sentence_pieces_of(const std::string& path, const std
 size_t settings_in(const std::string& name) {
   const size_t colon = name.rfind(':');
   if (colon == std::string::npos || name.find('=', colon) == std::string::npos ||
-      name.find('/', colon) != std::string::npos || kind_of_path(name, kOp) != PathKind::nothing)
+      name.find('/', colon) != std::string::npos ||
+      kind_of_path(name, detail::tokenizer_op) != PathKind::nothing)
     return std::string::npos;
   return colon;
 }
@@ -152,16 +154,16 @@ HubOptions options_of(std::string_view text) {
     const size_t end = std::min(text.find(','), text.size());
     const std::string_view one = text.substr(0, end);
     const size_t equals = one.find('=');
-    require(equals != std::string_view::npos && equals > 0, kOp,
+    require(equals != std::string_view::npos && equals > 0, detail::tokenizer_op,
             "got the setting \"{}\"; expected NAME=VALUE, with commas between several", one);
     const std::string name(one.substr(0, equals)), value(one.substr(equals + 1));
     if (name == "special_in_text") {
-      require(value == "true" || value == "false", kOp,
+      require(value == "true" || value == "false", detail::tokenizer_op,
               "special_in_text is \"{}\"; expected true or false", value);
       options.special_in_text = value == "true";
     } else {
       const bool is_new = options.settings.emplace(name, value).second;
-      require(is_new, kOp, "the setting {} is given twice", name);
+      require(is_new, detail::tokenizer_op, "the setting {} is given twice", name);
     }
     text.remove_prefix(std::min(end + 1, text.size()));
   }
@@ -180,16 +182,16 @@ std::string tokenizer_path(const std::string& name) { return name.substr(0, sett
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   if (const size_t colon = settings_in(name); colon != std::string::npos) {
     const std::string folder = name.substr(0, colon);
-    require(kind_of_path(folder, kOp) == PathKind::folder, kOp,
+    require(kind_of_path(folder, detail::tokenizer_op) == PathKind::folder, detail::tokenizer_op,
             "got settings for \"{}\", which is no folder; expected FOLDER:NAME=VALUE", folder);
     return open_hub_tokenizer(folder, options_of(std::string_view(name).substr(colon + 1)));
   }
   if (name == "bytes") return byte_tokenizer();
   if (name == "char27") return char27_tokenizer();
   const auto there = [&](const char* file) {
-    return kind_of_path(name + "/" + file, kOp) != PathKind::nothing;
+    return kind_of_path(name + "/" + file, detail::tokenizer_op) != PathKind::nothing;
   };
-  if (kind_of_path(name, kOp) == PathKind::folder) {
+  if (kind_of_path(name, detail::tokenizer_op) == PathKind::folder) {
     if (there("tokenizer.json")) return open_hub_tokenizer(name);
     if (there("vocab.json") && there("merges.txt")) {
       return byte_pairs_of(name);
@@ -197,14 +199,14 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
     if (there("vocab.txt")) return word_pieces_of(name + "/vocab.txt", name);
     const std::string model = only_file(name, ".model");
     if (!model.empty()) return sentence_pieces_of(model, name);
-    fail(kOp,
+    fail(detail::tokenizer_op,
          "the folder {} has no vocabulary; expected tokenizer.json, vocab.json and merges.txt, "
          "vocab.txt or one .model file",
          name);
   }
   if (name.ends_with(".model")) return sentence_pieces_of(name, folder_of(name));
   if (name.ends_with(".txt")) return word_pieces_of(name, folder_of(name));
-  fail(kOp,
+  fail(detail::tokenizer_op,
        "got \"{}\"; expected bytes, char27, a SentencePiece file (.model), a WordPiece file "
        "(.txt), or a folder with tokenizer.json, vocab.json and merges.txt, vocab.txt or one "
        ".model file",

@@ -136,9 +136,9 @@ void for_each_word(std::string_view text, F&& take) {
   if (line) take(end_of_line, text.size());
 }
 
-class Words : public Tokenizer {
+class WordTokenizer : public Tokenizer {
  public:
-  explicit Words(std::string_view training) {
+  explicit WordTokenizer(std::string_view training) {
     std::unordered_map<std::string_view, size_t> places;
     std::vector<std::pair<std::string_view, int64_t>> counts;
     for_each_word(training, [&](std::string_view word, size_t) {
@@ -279,7 +279,7 @@ std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<Bytes>(); 
 std::unique_ptr<Tokenizer> char27_tokenizer() { return std::make_unique<Char27>(); }
 
 std::unique_ptr<Tokenizer> word_tokenizer(std::string_view training) {
-  return std::make_unique<Words>(training);
+  return std::make_unique<WordTokenizer>(training);
 }
 
 }  // namespace longspan

@@ -94,8 +94,9 @@ std::unique_ptr<Tokenizer> byte_tokenizer();
 std::unique_ptr<Tokenizer> char27_tokenizer();
 
 /// Words between white space, and <eos> at the end of every line, including empty ones. The
-/// vocabulary is that of `training`, most frequent first, ties in order of occurrence; <unk> is
-/// appended if the text has none. Decoding puts one space between words and a line feed for <eos>.
+/// vocabulary is the words of `training`, most frequent first, ties in order of occurrence; <unk>
+/// is appended if it is not among them. Decoding puts one space between words and a line feed for
+/// <eos>.
 std::unique_ptr<Tokenizer> word_tokenizer(std::string_view training);
 
 /// Options of a WordPiece vocabulary.

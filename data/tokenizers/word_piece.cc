@@ -16,14 +16,6 @@ namespace {
 
 constexpr size_t longest_word = 100;  // characters
 
-/// CJK ideographs, each of which is a word. Hangul and kana are split like other letters.
-bool is_ideograph(int32_t c) {
-  return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
-         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
-         (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
-         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
-}
-
 /// Whether a token of the vocabulary continues a word.
 bool goes_on(std::string_view token) { return token.size() > 2 && token.substr(0, 2) == "##"; }
 

@@ -55,8 +55,8 @@ class AlignedText {
 };
 
 /// Writes a changed text character by character, as the package tokenizers does: a character that
-/// replaces one of the old text takes its source, one that is inserted that of the character before
-/// it, and removed ones leave nothing.
+/// replaces an old one takes its source, an inserted character takes the source of the character
+/// before it, and a removed character leaves nothing.
 class TextChange {
  public:
   /// Reads `old` and appends to `to`, which is cleared.

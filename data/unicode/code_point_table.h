@@ -44,7 +44,8 @@ class CodePointTable {
     all_ = {};
   }
 
-  /// Returns the bits of a code point; what is none, such as an invalid byte (-1), has none.
+  /// Returns the bits of a code point; a value that is no code point, such as an invalid byte (-1),
+  /// has no bits.
   T operator[](int32_t code_point) const {
     const auto at = static_cast<uint32_t>(code_point);
     if (at >= code_points) return 0;

@@ -49,7 +49,7 @@ void append_parts(std::u32string& to, char32_t c, bool compatible) {
   }
 }
 
-/// Composes two characters, but for those of Hangul.
+/// Composes two characters, except of Hangul.
 class Pairs {
  public:
   Pairs() {

@@ -4,8 +4,8 @@
 
 namespace longspan {
 
-// More of what the package tokenizers knows of Unicode (data/unicode/package_unicode.h): what
-// the components of a tokenizer.json need besides.
+// More properties of Unicode as the package tokenizers knows it (data/unicode/package_unicode.h),
+// for the components of a tokenizer.json.
 
 /// Classes of a code point, as bits. Those from `joining` on tell which characters are one extended
 /// grapheme cluster.

@@ -361,7 +361,7 @@ constexpr Lower lowered[] = {
 };
 // clang-format on
 
-CodePointTable<uint8_t> make_table() {
+CodePointTable<uint8_t> make_property_table() {
   CodePointTable<uint8_t> table;
   table.add(letters, PackageProperty::letter);
   table.add(numbers, PackageProperty::number);
@@ -382,7 +382,7 @@ CodePointTable<uint8_t> make_table() {
 }  // namespace
 
 uint8_t package_properties(int32_t code_point) {
-  static const CodePointTable<uint8_t> table = make_table();
+  static const CodePointTable<uint8_t> table = make_property_table();
   return table[code_point];
 }
 

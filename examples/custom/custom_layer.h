@@ -3,7 +3,7 @@
 using namespace longspan;
 
 // An op of one's own, a running sum that forgets: y[b, t, d] = a[d] y[b, t - 1, d] + x[b, t, d],
-// for x [B, L, D] and a [D]. Its gradient is the same sum from the last row on.
+// for x [B, L, D] and a [D]. The gradient of x is this sum of dy, from the last row to the first.
 inline void decay_on_cpu(ConstView x, ConstView a, View y, bool from_end) {
   visit_floating(x.dtype, [&]<class T>(TypeTag<T>) {
     const int64_t rows = x.dim(0) * x.dim(1), width = x.dim(2), step = from_end ? -1 : 1;

@@ -1,4 +1,4 @@
-// What the library does for an op and a layer of one's own: it checks, saves memory, measures.
+// What the library does for your own op and layer: it checks gradients, saves memory and measures.
 #include <iostream>
 
 #include "custom_layer.h"

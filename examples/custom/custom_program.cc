@@ -1,5 +1,5 @@
-// The program longspan with a model of one's own, which stands beside those of the library in
-// train, eval, generate, memory, study, draw and models.
+// The program longspan with a model of your own: train, eval, generate, memory, study, draw and
+// models take it as they take the library's.
 #include <longspan/app/program.h>
 
 #include "custom_layer.h"

@@ -23,9 +23,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "adaptive_span";
+constexpr const char* kAdaptiveSpan = "adaptive_span";
 
-constexpr TrainingDefaults published(int64_t length, int64_t steps, int64_t warmup = 32'000) {
+constexpr TrainingDefaults adaptive_span_published(int64_t length, int64_t steps,
+                                                   int64_t warmup = 32'000) {
   return {.length = length,
           .batch = 64,
           .steps = steps,
@@ -36,7 +37,7 @@ constexpr TrainingDefaults published(int64_t length, int64_t steps, int64_t warm
           .step_clip = 0.03};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset adaptive_span_presets[] = {
     {"small",
      "4 layers of 128, spans up to 512; trains on bytes in minutes",
      "",
@@ -50,54 +51,48 @@ constexpr Preset presets[] = {
      {.length = 4, .batch = 2, .steps = 200}},
     {"enwik8_8", "8 layers of 256, spans up to 1024, for one GPU", "",
      "vocab=204 n_layer=8 n_head=4 d_model=256 d_ff=1024 span_max=1024 span_penalty=2e-6",
-     published(256, 150'000, 8000)},
+     adaptive_span_published(256, 150'000, 8000)},
     {"enwik8_12", "12 layers of 512, spans up to 8192", "",
      "vocab=204 n_layer=12 n_head=8 d_model=512 d_ff=2048 span_max=8192 span_penalty=5e-7 "
      "dropout=0.3",
-     published(512, 600'000)},
+     adaptive_span_published(512, 600'000)},
     {"enwik8_24", "24 layers of 768, spans up to 8192", "enwik8_12",
-     "n_layer=24 d_model=768 d_ff=4096 dropout=0.4", published(512, 170'000)},
+     "n_layer=24 d_model=768 d_ff=4096 dropout=0.4", adaptive_span_published(512, 170'000)},
     {"text8_12", "12 layers of 512, spans up to 8192, 27 characters", "enwik8_12", "vocab=27",
-     published(512, 900'000)},
+     adaptive_span_published(512, 900'000)},
     {"text8_24", "24 layers of 768, spans up to 8192, 27 characters", "enwik8_24", "vocab=27",
-     published(512, 270'000)},
+     adaptive_span_published(512, 270'000)},
     {"text8_study", "12 layers of 512, spans up to 4096: the study of spans", "text8_12",
-     "span_max=4096 span_penalty=2e-6", published(512, 600'000)},
+     "span_max=4096 span_penalty=2e-6", adaptive_span_published(512, 600'000)},
     {"enwik8_all_attention_18", "18 layers of 512 with 1024 persistent vectors, spans up to 8192",
-     "enwik8_12", "n_layer=18 persistent=1024 span_penalty=1e-7", published(512, 600'000)},
+     "enwik8_12", "n_layer=18 persistent=1024 span_penalty=1e-7",
+     adaptive_span_published(512, 600'000)},
     {"enwik8_all_attention_36", "36 layers of 512 with 2048 persistent vectors, spans up to 8192",
-     "enwik8_all_attention_18", "n_layer=36 persistent=2048 dropout=0.4", published(512, 600'000)},
+     "enwik8_all_attention_18", "n_layer=36 persistent=2048 dropout=0.4",
+     adaptive_span_published(512, 600'000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<AdaptiveSpan, AdaptiveSpanConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> adaptive_span_spec(std::string_view preset) {
+  return preset_spec<AdaptiveSpan, AdaptiveSpanConfig>(kAdaptiveSpan, adaptive_span_presets,
+                                                       preset);
 }
 
-int64_t head_width(const AdaptiveSpanConfig& c) {
-  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
-}
-
-/// Returns the distribution of weights and biases of a layer with this many inputs.
-Scheme uniform_of(int64_t inputs) {
-  return Scheme::uniform(1 / std::sqrt(static_cast<double>(inputs)));
-}
-
-void check(const AdaptiveSpanConfig& c) {
-  require(c.span_init >= 0 && c.span_init <= 1, kName,
+void require_consistent(const AdaptiveSpanConfig& c) {
+  require(c.span_init >= 0 && c.span_init <= 1, kAdaptiveSpan,
           "span_init is {}; expected 0 to 1, a share of span_max", c.span_init);
-  check_fields(kName, c);
-  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
+  check_fields(kAdaptiveSpan, c);
+  if (c.d_head == 0) require_heads(kAdaptiveSpan, c.d_model, c.n_head);
+  require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kAdaptiveSpan,
           "span_ramp is {}; expected 1 or more", c.span_ramp);
-  require(!c.dynamic || c.span_init < 1, kName,
+  require(!c.dynamic || c.span_init < 1, kAdaptiveSpan,
           "span_init is 1; dynamic spans are below span_max, so expected less");
-  require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
-          c.pre_div);
+  require(std::isfinite(c.pre_div) && c.pre_div > 0, kAdaptiveSpan,
+          "pre_div is {}; expected more than 0", c.pre_div);
 }
 
 DecoderOptions decoder_of(const AdaptiveSpanConfig& c) {
-  check(c);
-  DecoderOptions o = decoder_options(kName, c);
+  require_consistent(c);
+  DecoderOptions o = decoder_options(kAdaptiveSpan, c);
   o.token = Scheme::normal(1);
   o.classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : uniform_of(c.d_model);
   o.bias = c.head_std > 0 ? Scheme::zeros() : uniform_of(c.d_model);
@@ -173,10 +168,10 @@ AttentionOutline AdaptiveSpan::attention_outline(int64_t layer, int64_t length) 
 }
 
 Tensor AdaptiveSpan::dynamic_spans(const Tensor& tokens) const {
-  require<NotImplemented>(config_.dynamic, kName,
+  require<NotImplemented>(config_.dynamic, kAdaptiveSpan,
                           "spans do not depend on tokens; spans() returns them");
   if (tokens.rank() != 2 || tokens.dim(0) != 1)
-    fail_with<ShapeError>(kName, "tokens must be [1, L]", {{"tokens", tokens}});
+    fail_with<ShapeError>(kAdaptiveSpan, "tokens must be [1, L]", {{"tokens", tokens}});
   const NoGrad off;
   const Tensor x = embedded(tokens, 0, Pass{});
   std::vector<Tensor> all;
@@ -204,7 +199,7 @@ Tensor AdaptiveSpan::seen_spans(const Tensor& tokens) const {
 }
 
 std::vector<std::vector<int64_t>> AdaptiveSpan::spans() const {
-  require<NotImplemented>(!config_.dynamic, kName,
+  require<NotImplemented>(!config_.dynamic, kAdaptiveSpan,
                           "spans depend on tokens; dynamic_spans() returns those of a text");
   SpanAttention::read(attention_);
   std::vector<std::vector<int64_t>> all;
@@ -262,13 +257,13 @@ double token_macs(const AdaptiveSpanConfig& c, double average_span) {
 }
 
 AdaptiveSpanConfig adaptive_span_preset(std::string_view name) {
-  return preset_of<AdaptiveSpanConfig>(kName, presets, name);
+  return preset_of<AdaptiveSpanConfig>(kAdaptiveSpan, adaptive_span_presets, name);
 }
 
 const ModelEntry& adaptive_span_entry() {
   static const ModelEntry entry{
-      kName, "causal language model whose heads learn how far back they see, with a memory",
-      presets, make};
+      kAdaptiveSpan, "causal language model whose heads learn how far back they see, with a memory",
+      adaptive_span_presets, adaptive_span_spec};
   return entry;
 }
 

@@ -97,7 +97,7 @@ class AdaptiveSpan final : public CausalDecoder, public LearnsSpans, public Rema
   /// Returns z, in tokens, of each of the tokens [1, L] in each layer and head: [N, H, L], f32 (f64
   /// for f64), without history. Throws NotImplemented unless spans are dynamic.
   Tensor dynamic_spans(const Tensor& tokens) const;
-  /// Returns the same with what is computed, which `trim` rounds up.
+  /// Returns spans() as they are computed, rounded up to multiples of `trim`.
   std::vector<std::vector<int64_t>> computed_spans() const;
   /// The mean over the heads of all layers of spans().
   double average_span() const;

@@ -21,7 +21,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "span attention";
+constexpr const char* kSpanAttention = "span attention";
 
 /// Keeps the newest `rows` rows of a memory.
 void keep_newest(InputRows& memory, int64_t rows) {
@@ -64,18 +64,19 @@ SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions&
       spans_(spans),
       positions_(positions),
       known_(std::make_shared<Known>()) {
-  require(spans.most >= 1, kOp, "most is {}; expected 1 or more", spans.most);
-  require(std::isfinite(spans.ramp) && spans.ramp >= 1, kOp, "ramp is {}; expected 1 or more",
-          spans.ramp);
-  require(std::isfinite(spans.offset) && spans.offset >= 0, kOp, "offset is {}; expected 0 or more",
-          spans.offset);
-  require(spans.start >= 0 && spans.start <= 1, kOp, "start is {}; expected 0 to 1", spans.start);
-  require(spans.trim >= 0, kOp, "trim is {}; expected 0 or more", spans.trim);
-  require_shape(kOp, positions, {spans.most, MultiHead::options().d_head}, "positions");
+  require(spans.most >= 1, kSpanAttention, "most is {}; expected 1 or more", spans.most);
+  require(std::isfinite(spans.ramp) && spans.ramp >= 1, kSpanAttention,
+          "ramp is {}; expected 1 or more", spans.ramp);
+  require(std::isfinite(spans.offset) && spans.offset >= 0, kSpanAttention,
+          "offset is {}; expected 0 or more", spans.offset);
+  require(spans.start >= 0 && spans.start <= 1, kSpanAttention, "start is {}; expected 0 to 1",
+          spans.start);
+  require(spans.trim >= 0, kSpanAttention, "trim is {}; expected 0 or more", spans.trim);
+  require_shape(kSpanAttention, positions, {spans.most, MultiHead::options().d_head}, "positions");
   const int64_t n = spans.scope == SpanScope::head ? options.n_head : 1;
   if (spans.dynamic) {
-    require(spans.start < 1, kOp, "start is 1; dynamic spans are below S");
-    require(std::isfinite(spans.pre_div) && spans.pre_div > 0, kOp,
+    require(spans.start < 1, kSpanAttention, "start is 1; dynamic spans are below S");
+    require(std::isfinite(spans.pre_div) && spans.pre_div > 0, kSpanAttention,
             "pre_div is {}; expected more than 0", spans.pre_div);
     const double b = spans.start > 0 ? std::log(spans.start / (1 - spans.start)) : -4;
     token_span_ =
@@ -84,7 +85,8 @@ SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions&
     span_ = init.at("span").make({n}, Scheme::constant(spans.start));
     if (init.meta) known_->of_start(*this);
   }
-  require(spans.persistent >= 0, kOp, "persistent is {}; expected 0 or more", spans.persistent);
+  require(spans.persistent >= 0, kSpanAttention, "persistent is {}; expected 0 or more",
+          spans.persistent);
   if (spans.persistent == 0) return;
   const int64_t width = MultiHead::options().d_head;
   const Shape shape{options.n_head, spans.persistent, width};
@@ -122,7 +124,7 @@ void SpanAttention::read(std::span<const SpanAttention* const> layers) {
     if (layer->spans_.dynamic) continue;
     locks.emplace_back(layer->known_->reading);
     if (layer->known_->any && layer->known_->version == layer->span_.storage().version()) continue;
-    graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
+    graph::refuse(kSpanAttention, "which keys heads compute follows their spans; set trim to 0");
     const SpanOptions& o = layer->spans_;
     Tensor z = layer->spans();
     if (z.device() == meta_device) {
@@ -188,7 +190,7 @@ AttentionPattern SpanAttention::pattern(const std::vector<int64_t>& distances, i
 Output SpanAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
                                Pass pass) const {
   if (trims()) {
-    graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
+    graph::refuse(kSpanAttention, "which keys heads compute follows their spans; set trim to 0");
   }
   const std::vector<int64_t> far = computed();
   const int64_t most = *std::max_element(far.begin(), far.end());

@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// What has a span of its own.
+/// Whether each head learns a span, or each layer one for all of its heads.
 enum class SpanScope : uint8_t { head, layer };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<SpanScope>{"head", "layer"};

@@ -22,18 +22,18 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "bigbird";
-constexpr TrainingDefaults few_steps{
+constexpr const char* kBigBird = "bigbird";
+constexpr TrainingDefaults bigbird_few_steps{
     .length = 1024, .batch = 2, .steps = 800, .lr = 2e-3, .warmup = 80, .clip = 1};
 
-constexpr Preset presets[] = {
+constexpr Preset bigbird_presets[] = {
     // Differs from the paper because it learns more in few steps; docs/bigbird.md.
     {"small", "4 layers of 128, blocks of 16, length 1024; masked bytes in minutes", "",
      "activation=gelu_tanh emb_dropout_first=true n_max=1024 block=16 dropout=0 init_std=0.05 "
      "position_init=sinusoid",
-     few_steps},
+     bigbird_few_steps},
     {"causal", "small as a language model: random blocks of the past", "small", "causal=true",
-     few_steps},
+     bigbird_few_steps},
     {"tiny",
      "2 layers of 16, blocks of 4, 2 random blocks, 23 tokens; for tests",
      "",
@@ -62,19 +62,19 @@ constexpr Preset presets[] = {
      {.length = 512, .batch = 16, .steps = 600, .lr = 2e-3, .warmup = 40, .clip = 1}},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<BigBird, BigBirdConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> bigbird_spec(std::string_view preset) {
+  return preset_spec<BigBird, BigBirdConfig>(kBigBird, bigbird_presets, preset);
 }
 
 }  // namespace
 
 BigBird::BigBird(const BigBirdConfig& config, const Init& init)
-    : Encoder(kName, config, multi_heads(kName, config, init), init),
+    : Encoder(kBigBird, config, multi_heads(kBigBird, config, init), init),
       config_(config),
-      patterns_(kName, config, config.n_layer, config.n_head, config.n_max, config.causal) {
+      patterns_(kBigBird, config, config.n_layer, config.n_head, config.n_max, config.causal) {
   // These heads need rows that attend to the whole text; the first row, for classes, would see only
   // itself.
-  require(!config.causal || (config.classes == 0 && !config.span_head), kName,
+  require(!config.causal || (config.classes == 0 && !config.span_head), kBigBird,
           "classes = {} and span_head = {} with causal = true; heads of classes and spans need "
           "causal = false",
           config.classes, config.span_head);
@@ -112,7 +112,7 @@ SpanLogits BigBird::span_logits(const EncoderInputs& in, Pass pass) const {
   if (question && config_.token_types > 1 && !in.types) {
     typed.types = equal(question, zeros_like(question));
   }
-  Tensor x = forward(typed, undivided(kName, pass));
+  Tensor x = forward(typed, undivided(kBigBird, pass));
   if (config_.span_block) {
     const Tensor in_head = dropout(x, config_.dropout, pass.at("span_block"));
     const Tensor y = span_block_->forward(in_head, {}, pass.at("span_block")).y;
@@ -131,7 +131,7 @@ SpanLogits BigBird::span_logits(const EncoderInputs& in, Pass pass) const {
 LayerContext BigBird::layer_context(const EncoderInputs& in, Pass pass) const {
   LayerContext seen;
   seen.layer_patterns = patterns_.of(in.tokens.dim(1), in.lengths, pass.training);
-  if (const Tensor hidden = hidden_tokens(kName, in)) {
+  if (const Tensor hidden = hidden_tokens(kBigBird, in)) {
     for (AttentionPattern& p : seen.layer_patterns) p = with_hidden_keys(std::move(p), hidden);
   }
   return seen;
@@ -144,25 +144,25 @@ Objective BigBird::objective() const {
 int64_t BigBird::mask_token() const { return config_.causal ? -1 : Encoder::mask_token(); }
 
 std::unique_ptr<DecodeState> BigBird::start_decoding(int64_t batch) const {
-  require<NotImplemented>(config_.causal, kName, "decoding needs causal = true");
+  require<NotImplemented>(config_.causal, kBigBird, "decoding needs causal = true");
   return std::make_unique<StreamState>(batch);
 }
 
 Tensor BigBird::decode(const Tensor& tokens, DecodeState& opaque) const {
-  StreamState& state = StreamState::of(opaque, kName, tokens);
+  StreamState& state = StreamState::of(opaque, kBigBird, tokens);
   LayerContext seen;
   seen.layer_patterns = patterns_.rows(state.position, state.position + tokens.dim(1));
   return decode_rows(tokens, std::move(seen), state);
 }
 
 BigBirdConfig bigbird_preset(std::string_view name) {
-  return preset_of<BigBirdConfig>(kName, presets, name);
+  return preset_of<BigBirdConfig>(kBigBird, bigbird_presets, name);
 }
 
 const ModelEntry& bigbird_entry() {
   static const ModelEntry entry{
-      kName, "encoder over blocks: window, random and global ones; linear in the length", presets,
-      make};
+      kBigBird, "encoder over blocks: window, random and global ones; linear in the length",
+      bigbird_presets, bigbird_spec};
   return entry;
 }
 

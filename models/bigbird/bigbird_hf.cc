@@ -5,8 +5,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
 constexpr NamePair bigbird_heads[] = {
     {"mlm.dense", "cls.predictions.transform.dense"},
     {"mlm.norm", "cls.predictions.transform.LayerNorm"},
@@ -38,10 +36,10 @@ BigBirdKeys::BigBirdKeys() {
 }
 
 BigBirdConfig bigbird_config(const BigBirdKeys& k) {
-  require(k.model_type == "big_bird", kOp, "model_type is \"{}\"; expected \"big_bird\"",
-          k.model_type);
+  require(k.model_type == "big_bird", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"big_bird\"", k.model_type);
   const bool full = k.attention_type == "original_full";
-  require(full || k.attention_type == "block_sparse", kOp,
+  require(full || k.attention_type == "block_sparse", detail::checkpoint_op,
           "attention_type is \"{}\"; expected \"block_sparse\" or \"original_full\"",
           k.attention_type);
   BigBirdConfig c;
@@ -61,7 +59,7 @@ BigBirdConfig bigbird_config(const BigBirdKeys& k) {
 }
 
 BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
-  require(c.position_offset == 0 && c.emb_dropout_first, kOp,
+  require(c.position_offset == 0 && c.emb_dropout_first, detail::checkpoint_op,
           "a model of type big_bird has position_offset = 0 and emb_dropout_first");
   detail::require_mlm(c, "big_bird", false);
   BigBirdKeys k;

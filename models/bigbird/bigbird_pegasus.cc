@@ -18,12 +18,12 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "bigbird_pegasus";
+constexpr const char* kBigBirdPegasus = "bigbird_pegasus";
 
-constexpr TrainingDefaults few_steps{
+constexpr TrainingDefaults bigbird_pegasus_few_steps{
     .length = 1024, .batch = 4, .steps = 600, .lr = 1e-3, .clip = 1};
 /// Appendix E: Adam at 1e-5, Adafactor at 1e-4, each with a warm-up of 10,000 steps.
-constexpr TrainingDefaults published(double rate) {
+constexpr TrainingDefaults bigbird_pegasus_published(double rate) {
   return {.length = 3072,
           .batch = 128,
           .steps = 100'000,
@@ -33,17 +33,17 @@ constexpr TrainingDefaults published(double rate) {
           .clip = 1};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset bigbird_pegasus_presets[] = {
     // Few steps learn more without dropout and with wider initialization. The token table is also
     // the head's: with a wide one the initial model predicts each token to repeat.
     {"small", "2 + 2 layers of 128, sources of 1024 in blocks of 16", "",
-     "block=16 dropout=0 init_std=0.05 embed_std=0.02", few_steps},
+     "block=16 dropout=0 init_std=0.05 embed_std=0.02", bigbird_pegasus_few_steps},
     {"summaries", "small for summaries of 1280 out of 4096 tokens", "",
-     "block=16 dropout=0 init_std=0.05 vocab=4096 n_max_target=1280", few_steps},
+     "block=16 dropout=0 init_std=0.05 vocab=4096 n_max_target=1280", bigbird_pegasus_few_steps},
     {"coupled", "small with the base's shape: one set of parameters, post-norm", "",
      "block=16 dropout=0 init_std=0.05 couple=true bias=true emb_norm=true emb_scale=false "
      "norm=post norm_eps=1e-12",
-     few_steps},
+     bigbird_pegasus_few_steps},
     {"tiny",
      "2 + 2 layers of 16, blocks of 4, 23 tokens; for tests",
      "",
@@ -52,13 +52,15 @@ constexpr Preset presets[] = {
     {"base", "12 + 12 coupled layers of 768, sources of 4096, starts from RoBERTa", "",
      "couple=true bias=true emb_norm=true emb_scale=false norm=post norm_eps=1e-12 n_max=4096 "
      "vocab=50358 n_layer=12 n_head=12 d_model=768 d_ff=3072",
-     published(1e-5)},
+     bigbird_pegasus_published(1e-5)},
     {"large", "16 + 16 layers of 1024, sources of 4096, starts from Pegasus", "",
-     "n_max=4096 vocab=96103 n_layer=16 n_head=16 d_model=1024 d_ff=4096", published(1e-4)},
+     "n_max=4096 vocab=96103 n_layer=16 n_head=16 d_model=1024 d_ff=4096",
+     bigbird_pegasus_published(1e-4)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<BigBirdPegasus, BigBirdPegasusConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> bigbird_pegasus_spec(std::string_view preset) {
+  return preset_spec<BigBirdPegasus, BigBirdPegasusConfig>(kBigBirdPegasus, bigbird_pegasus_presets,
+                                                           preset);
 }
 
 /// Returns -sum_v q_v log q_v for a target with 1 - s at one of V classes and s spread over the
@@ -69,8 +71,8 @@ double entropy(double s, int64_t vocab) {
 }
 
 TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
-  require(c.vocab >= 2, kName, "vocab is {}; expected 2 or more", c.vocab);
-  require(!c.couple || c.n_max_target <= c.n_max, kName,
+  require(c.vocab >= 2, kBigBirdPegasus, "vocab is {}; expected 2 or more", c.vocab);
+  require(!c.couple || c.n_max_target <= c.n_max, kBigBirdPegasus,
           "n_max_target is {}, and with couple both sides have one table of n_max = {} positions",
           c.n_max_target, c.n_max);
   TransformerConfig t = transformer_preset("bart");
@@ -115,12 +117,13 @@ TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
 }  // namespace
 
 BigBirdPegasus::BigBirdPegasus(const BigBirdPegasusConfig& config, const Init& init)
-    : EncoderDecoder(kName, shell_of(config), init),
+    : EncoderDecoder(kBigBirdPegasus, shell_of(config), init),
       config_(config),
-      patterns_(kName, config, config.n_layer, config.n_head, config.n_max) {}
+      patterns_(kBigBirdPegasus, config, config.n_layer, config.n_head, config.n_max) {}
 
 LayerContext BigBirdPegasus::layer_context(const SequenceInputs& in, Pass pass) const {
-  require(!in.global, kName, "global tokens are the first and the last block; expected none");
+  require(!in.global, kBigBirdPegasus,
+          "global tokens are the first and the last block; expected none");
   LayerContext seen;
   seen.layer_patterns = patterns_.of(in.source.dim(1), in.lengths, pass.training);
   if (const Tensor hidden = hidden_tokens(in)) {
@@ -147,12 +150,13 @@ Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pa
 }
 
 BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {
-  return preset_of<BigBirdPegasusConfig>(kName, presets, name);
+  return preset_of<BigBirdPegasusConfig>(kBigBirdPegasus, bigbird_pegasus_presets, name);
 }
 
 const ModelEntry& bigbird_pegasus_entry() {
   static const ModelEntry entry{
-      kName, "encoder-decoder over long sources: BigBird's encoder, dense decoder", presets, make};
+      kBigBirdPegasus, "encoder-decoder over long sources: BigBird's encoder, dense decoder",
+      bigbird_pegasus_presets, bigbird_pegasus_spec};
   return entry;
 }
 

@@ -3,9 +3,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
-constexpr auto names =
+constexpr auto bigbird_pegasus_names =
     joined(detail::sequence_names,
            {
                {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.self.query"},
@@ -16,19 +14,21 @@ constexpr auto names =
                {"decoder.final_norm", "decoder.layernorm_embedding"},
            });
 
-constexpr auto untied_names = joined(detail::sequence_tables, names);
+constexpr auto bigbird_pegasus_untied_names =
+    joined(detail::sequence_tables, bigbird_pegasus_names);
 
 }  // namespace
 
 constinit const CheckpointFormat bigbird_pegasus_untied_format{"bigbird_pegasus",
                                                                "model.",
-                                                               untied_names,
+                                                               bigbird_pegasus_untied_names,
                                                                detail::sequence_heads,
                                                                detail::sequence_untied_unused,
                                                                detail::stored_sequence};
 constinit const CheckpointFormat bigbird_pegasus_format{
-    "bigbird_pegasus",      "model.", names, detail::sequence_heads, detail::sequence_unused,
-    detail::stored_sequence};
+    "bigbird_pegasus",       "model.",
+    bigbird_pegasus_names,   detail::sequence_heads,
+    detail::sequence_unused, detail::stored_sequence};
 
 BigBirdPegasusKeys::BigBirdPegasusKeys() {
   model_type = "bigbird_pegasus";
@@ -39,10 +39,10 @@ BigBirdPegasusKeys::BigBirdPegasusKeys() {
 }
 
 BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
-  require(k.model_type == "bigbird_pegasus", kOp,
+  require(k.model_type == "bigbird_pegasus", detail::checkpoint_op,
           "model_type is \"{}\"; expected \"bigbird_pegasus\"", k.model_type);
   const bool full = k.attention_type == "original_full";
-  require(full || k.attention_type == "block_sparse", kOp,
+  require(full || k.attention_type == "block_sparse", detail::checkpoint_op,
           "attention_type is \"{}\"; expected \"block_sparse\" or \"original_full\"",
           k.attention_type);
   BigBirdPegasusConfig c;
@@ -61,7 +61,7 @@ BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
 BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& c) {
   require(!c.couple && c.norm == NormPlace::pre && !c.emb_norm && c.n_max == c.n_max_target &&
               c.norm_eps == 1e-5,
-          kOp,
+          detail::checkpoint_op,
           "a model of type bigbird_pegasus has norm = pre, norm_eps = 1e-5, n_max = n_max_target, "
           "and neither couple nor emb_norm");
   BigBirdPegasusKeys k;

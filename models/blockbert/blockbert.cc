@@ -21,10 +21,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "blockbert";
+constexpr const char* kBlockBert = "blockbert";
 
 /// 131,072 tokens a batch (sec. 4.1); peak and warm-up are those of RoBERTa base.
-constexpr TrainingDefaults of_length(int64_t length) {
+constexpr TrainingDefaults blockbert_of_length(int64_t length) {
   return {.length = length,
           .batch = 131'072 / length,
           .steps = 500'000,
@@ -36,7 +36,7 @@ constexpr TrainingDefaults of_length(int64_t length) {
           .weight_decay = 0.01};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset blockbert_presets[] = {
     // Differs from the paper because it learns more in few steps; docs/blockbert.md.
     {"small",
      "4 layers of 128, 2 blocks, heads 3:1; masked bytes in minutes",
@@ -54,22 +54,23 @@ constexpr Preset presets[] = {
      "vocab=64 n_layer=2 d_model=64 d_ff=256 n_max=64 token_types=2 mlm_head=false span_head=true",
      {.length = 64, .batch = 32, .steps = 1500}},
     {"base512", "12 layers of 768, length 512, 2 blocks, heads 10:2", "",
-     "vocab=30522 n_layer=12 n_head=12 d_model=768 d_ff=3072 heads_per_shift=10,2", of_length(512)},
+     "vocab=30522 n_layer=12 n_head=12 d_model=768 d_ff=3072 heads_per_shift=10,2",
+     blockbert_of_length(512)},
     {"base512_3", "the same with 3 blocks, heads 10:1:1", "base512",
-     "n_block=3 heads_per_shift=10,1,1", of_length(512)},
+     "n_block=3 heads_per_shift=10,1,1", blockbert_of_length(512)},
     {"base1024", "12 layers of 768, length 1024, 2 blocks, heads 11:1", "base512",
-     "n_max=1024 heads_per_shift=11,1", of_length(1024)},
+     "n_max=1024 heads_per_shift=11,1", blockbert_of_length(1024)},
     {"base1024_3", "the same with 3 blocks, heads 10:1:1", "base1024",
-     "n_block=3 heads_per_shift=10,1,1", of_length(1024)},
+     "n_block=3 heads_per_shift=10,1,1", blockbert_of_length(1024)},
     {"sparse512", "BERT with fixed factorised attention, 12 layers of 768, length 512", "base512",
-     "heads_per_shift= pattern=fixed", of_length(512)},
-    {"sparse1024", "the same, length 1024", "sparse512", "n_max=1024", of_length(1024)},
+     "heads_per_shift= pattern=fixed", blockbert_of_length(512)},
+    {"sparse1024", "the same, length 1024", "sparse512", "n_max=1024", blockbert_of_length(1024)},
     {"finetune", "12 layers of 768, length 1024, 3 blocks, heads 8:2:2, answers as spans",
-     "base1024_3", "heads_per_shift=8,2,2 span_head=true", of_length(1024)},
+     "base1024_3", "heads_per_shift=8,2,2 span_head=true", blockbert_of_length(1024)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<BlockBert, BlockBertConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> blockbert_spec(std::string_view preset) {
+  return preset_spec<BlockBert, BlockBertConfig>(kBlockBert, blockbert_presets, preset);
 }
 
 std::vector<std::unique_ptr<Layer>> attention_of(const BlockBertConfig& c,
@@ -87,11 +88,12 @@ std::vector<std::unique_ptr<Layer>> attention_of(const BlockBertConfig& c,
 
 std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
   const int64_t n = c.n_block;
-  require(n >= 1 && n <= c.n_max, kName, "n_block is {}; expected 1 to n_max = {}", n, c.n_max);
-  check_fields(kName, c);
+  require(n >= 1 && n <= c.n_max, kBlockBert, "n_block is {}; expected 1 to n_max = {}", n,
+          c.n_max);
+  check_fields(kBlockBert, c);
   std::vector<std::vector<int64_t>> pi;
   if (!c.permutations.empty()) {
-    require(static_cast<int64_t>(c.permutations.size()) == c.n_head * n, kName,
+    require(static_cast<int64_t>(c.permutations.size()) == c.n_head * n, kBlockBert,
             "permutations has {} numbers; expected n_block = {} for each of n_head = {}",
             c.permutations.size(), n, c.n_head);
     for (auto p = c.permutations.begin(); p != c.permutations.end(); p += n) {
@@ -101,10 +103,10 @@ std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
   }
   std::vector<int64_t> counts = c.heads_per_shift;
   if (counts.empty()) counts = {c.n_head};
-  require(static_cast<int64_t>(counts.size()) <= n, kName,
+  require(static_cast<int64_t>(counts.size()) <= n, kBlockBert,
           "heads_per_shift has {} shifts; n_block = {} allows at most that many", counts.size(), n);
   const int64_t heads = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  require(heads == c.n_head, kName, "heads_per_shift {} adds up to {}; expected n_head = {}",
+  require(heads == c.n_head, kBlockBert, "heads_per_shift {} adds up to {}; expected n_head = {}",
           fmt::join(counts, ":"), heads, c.n_head);
   for (size_t shift = 0; shift < counts.size(); ++shift) {
     std::vector<int64_t> shifted;
@@ -115,15 +117,16 @@ std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
 }
 
 BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
-    : Encoder(kName, config, attention_of(config, multi_heads(kName, config, init)), init),
+    : Encoder(kBlockBert, config, attention_of(config, multi_heads(kBlockBert, config, init)),
+              init),
       config_(config),
       permutations_(block_permutations(config)) {
   patterns::permuted_blocks(config.n_block, permutations_);  // throws unless all are permutations
-  require(config.columns <= config.stride, kName, "columns is {}; expected 1 to stride = {}",
+  require(config.columns <= config.stride, kBlockBert, "columns is {}; expected 1 to stride = {}",
           config.columns, config.stride);
   require(
       config.pattern == BlockBertPattern::blocks || config.attention_impl == AttentionImpl::fused,
-      kName, "pattern = fixed has no materialized attention; expected attention_impl = fused");
+      kBlockBert, "pattern = fixed has no materialized attention; expected attention_impl = fused");
 }
 
 LayerContext BlockBert::layer_context(const EncoderInputs& in, Pass /*pass*/) const {
@@ -140,13 +143,13 @@ LayerContext BlockBert::layer_context(const EncoderInputs& in, Pass /*pass*/) co
 }
 
 BlockBertConfig blockbert_preset(std::string_view name) {
-  return preset_of<BlockBertConfig>(kName, presets, name);
+  return preset_of<BlockBertConfig>(kBlockBert, blockbert_presets, name);
 }
 
 const ModelEntry& blockbert_entry() {
   static const ModelEntry entry{
-      kName, "encoder whose heads each see one block of keys from each block of queries", presets,
-      make};
+      kBlockBert, "encoder whose heads each see one block of keys from each block of queries",
+      blockbert_presets, blockbert_spec};
   return entry;
 }
 

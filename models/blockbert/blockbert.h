@@ -31,10 +31,10 @@ struct BlockBertConfig : EncoderConfig {
   /// own block, the other two to the next one (sec. 3.2). Empty: all heads attend to their own.
   std::vector<int64_t> heads_per_shift = {3, 1};
   /// Custom permutations, n_block entries for each head: query block k of head a attends to key
-  /// block permutations[a n_block + k]. Empty: those of heads_per_shift.
+  /// block permutations[a n_block + k]. Empty: permutations by heads_per_shift.
   std::vector<int64_t> permutations;
-  /// Block bounds are those of the length rounded up to a multiple of this many tokens; 0: of the
-  /// length itself.
+  /// Block bounds are computed from the length, rounded up to a multiple of this many tokens; 0:
+  /// not rounded.
   int64_t pad_to_multiple = 0;
   AttentionImpl attention_impl = AttentionImpl::fused;
   /// With `fixed` the block options above have no effect: a row attends to its own segment of

@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "bp_encoder";
+constexpr const char* kBpEncoder = "bp_encoder";
 
 constexpr TrainingDefaults classifier(int64_t length, int64_t batch, double lr, int64_t steps) {
   return {.length = length,
@@ -32,7 +32,7 @@ constexpr TrainingDefaults classifier(int64_t length, int64_t batch, double lr, 
           .weight_decay = 5e-5};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset bp_encoder_presets[] = {
     {"small",
      "3 layers of 96, 8 neighbours on each level and side; masked bytes",
      "",
@@ -61,26 +61,26 @@ constexpr Preset presets[] = {
      classifier(64, 128, 2.5e-4, 100'000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<BpEncoder, BpEncoderConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> bp_encoder_spec(std::string_view preset) {
+  return preset_spec<BpEncoder, BpEncoderConfig>(kBpEncoder, bp_encoder_presets, preset);
 }
 
-void check(const BpEncoderConfig& c) {
-  require_tree_layers(kName, c);
-  check_fields(kName, c);
-  require(c.match_layers == 0 || c.pair_classes > 0, kName,
+void require_consistent(const BpEncoderConfig& c) {
+  require_tree_layers(kBpEncoder, c);
+  check_fields(kBpEncoder, c);
+  require(c.match_layers == 0 || c.pair_classes > 0, kBpEncoder,
           "match_layers is {}; it needs pair_classes > 0", c.match_layers);
-  require(c.mask_id >= -1 && c.mask_id < c.vocab, kName, "mask_id is {}; expected -1 to {}",
+  require(c.mask_id >= -1 && c.mask_id < c.vocab, kBpEncoder, "mask_id is {}; expected -1 to {}",
           c.mask_id, c.vocab - 1);
   const bool ties = c.mlm_head && c.tie_embedding;
-  require(!ties || c.d_embed == 0 || c.d_embed == c.d_model, kName,
+  require(!ties || c.d_embed == 0 || c.d_embed == c.d_model, kBpEncoder,
           "d_embed is {} and d_model {}; set tie_embedding to false, or d_embed to 0", c.d_embed,
           c.d_model);
 }
 
-/// Returns which leaves the nodes of packed trees of these lengths attend to: a leaf those of the
-/// other tree of its pair, and a span none. The first half of the trees are the first ones of
-/// pairs.
+/// Returns which leaves the nodes of packed trees of these lengths attend to: a leaf attends to all
+/// leaves of the other tree of its pair, a span to none. The first half of `lengths` are the first
+/// trees of the pairs.
 std::shared_ptr<const EdgeRows> other_of_pair(std::span<const int64_t> lengths) {
   const size_t trees = lengths.size();
   std::vector<int64_t> first;  // leaf of each tree
@@ -108,7 +108,7 @@ std::shared_ptr<const EdgeRows> other_of_pair(std::span<const int64_t> lengths) 
 BpEncoder::BpEncoder(const BpEncoderConfig& config, const Init& init)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const BpEncoderConfig& c = config_;
-  check(c);
+  require_consistent(c);
   const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
   const Init site = init.at("embed");
   token_ = Embedding(c.vocab, width, site.at("token"), Scheme::normal(c.embed_std));
@@ -153,7 +153,7 @@ Tensor BpEncoder::embed(const Tensor& tokens, Pass pass) const {
 
 TreeInputs BpEncoder::inputs(const SourceTokens& in, Pass pass) const {
   if (in.tokens.rank() != 2 || in.tokens.dim(1) < 1) {
-    fail_with<ShapeError>(kName, "tokens must be [B, L], L >= 1", {{"tokens", in.tokens}});
+    fail_with<ShapeError>(kBpEncoder, "tokens must be [B, L], L >= 1", {{"tokens", in.tokens}});
   }
   const TreeOptions tree = config_.tree(config_.causal);
   TreeInputs result;
@@ -162,7 +162,7 @@ TreeInputs BpEncoder::inputs(const SourceTokens& in, Pass pass) const {
     result.root.own.set(EdgeContext{all, root, nullptr});
   };
   const int64_t length = in.tokens.dim(1);
-  const std::vector<int64_t> lengths = lengths_on_host(kName, in);
+  const std::vector<int64_t> lengths = lengths_on_host(kBpEncoder, in);
   if (lengths.empty()) {
     result.nodes = with_zero_spans(embed(in.tokens, pass));
     read(tree_rows(length, tree, TreeRows::all), tree_rows(length, tree, TreeRows::leaves),
@@ -177,7 +177,7 @@ TreeInputs BpEncoder::inputs(const SourceTokens& in, Pass pass) const {
 }
 
 Stack::Result BpEncoder::states(const Tensor& tokens, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(kBpEncoder);
   if (tokens.rank() == 2 && tokens.dim(1) == 0) {
     Stack::Result nothing;
     nothing.y = embed(tokens, pass);
@@ -190,27 +190,27 @@ Stack::Result BpEncoder::states(const Tensor& tokens, Pass pass) const {
 Tensor BpEncoder::forward(const Tensor& tokens, Pass pass) const { return states(tokens, pass).y; }
 
 Tensor BpEncoder::roots(const SourceTokens& source, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(kBpEncoder);
   const TreeInputs in = inputs(source, pass);
   const Tensor y = stack_.forward(in.nodes, in.root, {}, pass).y;  // [B, 1, D] or [1, B, D]
   return reshape(y, {source.tokens.dim(0), config_.d_model});
 }
 
 Tensor BpEncoder::class_logits(const EncoderInputs& in, Pass pass) const {
-  require(config_.classes > 0, kName, "classification needs classes > 0");
-  require_no_mask(kName, in);
+  require(config_.classes > 0, kBpEncoder, "classification needs classes > 0");
+  require_no_mask(kBpEncoder, in);
   const Tensor root = cast(roots({in.tokens, in.lengths}, pass), classes_.weight.dtype());
   const float p = or_default(config_.dropout_out, config_.dropout);
   return classes_.forward(dropout(root, p, pass.at("classifier")));
 }
 
 Tensor BpEncoder::matched_roots(const SourceTokens& a, const SourceTokens& b, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(kBpEncoder);
   const int64_t batch = a.tokens.dim(0), length = std::max(a.tokens.dim(1), b.tokens.dim(1));
   std::vector<int64_t> lengths;
   std::vector<Tensor> leaves;
   for (const SourceTokens* side : {&a, &b}) {
-    std::vector<int64_t> own = lengths_on_host(kName, *side);
+    std::vector<int64_t> own = lengths_on_host(kBpEncoder, *side);
     if (own.empty()) own.assign(static_cast<size_t>(batch), side->tokens.dim(1));
     lengths.insert(lengths.end(), own.begin(), own.end());
     const Tensor x = embed(side->tokens, pass.at(side == &a ? "a" : "b"));
@@ -229,14 +229,14 @@ Tensor BpEncoder::matched_roots(const SourceTokens& a, const SourceTokens& b, Pa
 }
 
 Tensor BpEncoder::pair_logits(const SourceTokens& a, const SourceTokens& b, Pass pass) const {
-  require(config_.pair_classes > 0, kName, "pairs need pair_classes > 0");
+  require(config_.pair_classes > 0, kBpEncoder, "pairs need pair_classes > 0");
   if (a.tokens.rank() == 2 && b.tokens.rank() == 2 && a.tokens.dim(0) != b.tokens.dim(0)) {
-    fail_with<ShapeError>(kName, "both sides of pairs must have as many samples",
+    fail_with<ShapeError>(kBpEncoder, "both sides of pairs must have as many samples",
                           {{"a", a.tokens}, {"b", b.tokens}});
   }
   for (const auto& [name, side] : {std::pair{"a", &a.tokens}, {"b", &b.tokens}}) {
     if (side->rank() != 2 || side->dim(1) < 1) {
-      fail_with<ShapeError>(kName, "tokens must be [B, L], L >= 1", {{name, *side}});
+      fail_with<ShapeError>(kBpEncoder, "tokens must be [B, L], L >= 1", {{name, *side}});
     }
   }
   const Tensor both = config_.match_layers > 0
@@ -249,21 +249,21 @@ Tensor BpEncoder::pair_logits(const SourceTokens& a, const SourceTokens& b, Pass
 
 LanguageModel::Losses BpEncoder::loss(const Tensor& tokens, const Tensor& targets,
                                       const SegmentMemory& memory, Pass pass) const try {
-  require(config_.mlm_head, kName, "predicting tokens needs mlm_head");
-  require_no_memory(kName, memory);
+  require(config_.mlm_head, kBpEncoder, "predicting tokens needs mlm_head");
+  require_no_memory(kBpEncoder, memory);
   Losses result;
   const Tensor hidden = forward(tokens, pass);
-  require_token_targets(kName, hidden, targets);
+  require_token_targets(kBpEncoder, hidden, targets);
   const float p = or_default(config_.dropout_out, config_.dropout);
   result.loss = token_loss(dropout(hidden, p, pass.at("classifier")), head_, targets,
                            config_.token_head, pass.training);
   return result;
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(kBpEncoder);
 }
 
 Tensor BpEncoder::logits(const Tensor& tokens, Pass pass) const {
-  require(config_.mlm_head, kName, "predicting tokens needs mlm_head");
+  require(config_.mlm_head, kBpEncoder, "predicting tokens needs mlm_head");
   return token_logits(forward(tokens, pass), head_, config_.token_head);
 }
 
@@ -285,13 +285,13 @@ AttentionOutline BpEncoder::attention_outline(int64_t layer, int64_t length) con
 }
 
 BpEncoderConfig bp_encoder_preset(std::string_view name) {
-  return preset_of<BpEncoderConfig>(kName, presets, name);
+  return preset_of<BpEncoderConfig>(kBpEncoder, bp_encoder_presets, name);
 }
 
 const ModelEntry& bp_encoder_entry() {
   static const ModelEntry entry{
-      kName, "encoder over a binary tree of spans: classes from its root, masked tokens", presets,
-      make};
+      kBpEncoder, "encoder over a binary tree of spans: classes from its root, masked tokens",
+      bp_encoder_presets, bp_encoder_spec};
   return entry;
 }
 

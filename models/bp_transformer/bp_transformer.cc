@@ -23,7 +23,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "bp_transformer";
+constexpr const char* kBpTransformer = "bp_transformer";
 
 constexpr TrainingDefaults characters(int64_t length, int64_t batch, double lr, int64_t steps) {
   return {.length = length,
@@ -36,7 +36,7 @@ constexpr TrainingDefaults characters(int64_t length, int64_t batch, double lr, 
           .beta2 = 0.98};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset bp_transformer_presets[] = {
     {"small",
      "3 layers of 96, 8 neighbours on each level; trains on bytes in minutes",
      "",
@@ -63,17 +63,18 @@ constexpr Preset presets[] = {
      characters(320, 16, 4.1e-4, 10'000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<BpTransformer, BpTransformerConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> bp_transformer_spec(std::string_view preset) {
+  return preset_spec<BpTransformer, BpTransformerConfig>(kBpTransformer, bp_transformer_presets,
+                                                         preset);
 }
 
 DecoderOptions decoder_of(const BpTransformerConfig& c) {
-  require_tree_layers(kName, c);
-  check_fields(kName, c);
-  require(!c.tie_embedding || c.d_embed == 0 || c.d_embed == c.d_model, kName,
+  require_tree_layers(kBpTransformer, c);
+  check_fields(kBpTransformer, c);
+  require(!c.tie_embedding || c.d_embed == 0 || c.d_embed == c.d_model, kBpTransformer,
           "d_embed is {} and d_model {}; set tie_embedding to false, or d_embed to 0", c.d_embed,
           c.d_model);
-  DecoderOptions o = decoder_options(kName, c);
+  DecoderOptions o = decoder_options(kBpTransformer, c);
   o.d_embed = c.d_embed;
   o.d_exit = c.d_model;
   o.token = Scheme::normal(c.embed_std);
@@ -160,8 +161,8 @@ LanguageModel::Losses BpTransformer::loss(const Tensor& tokens, const Tensor& ta
   if (!pass.training || !config_.intermediate_loss || n_layer == 1) {
     return CausalDecoder::loss(tokens, targets, memory, pass);
   }
-  const Scope scope(kName);
-  require_no_memory(kName, memory);
+  const Scope scope(kBpTransformer);
+  require_no_memory(kBpTransformer, memory);
   const OwnRows own = own_rows(tokens, pass);
   const Tensor x = embedded(own.of(tokens), own.first(), own.pass()), here = own.of(targets);
   const int64_t n = tokens.dim(1);
@@ -186,7 +187,7 @@ LanguageModel::Losses BpTransformer::loss(const Tensor& tokens, const Tensor& ta
   result.auxiliary.push_back({"intermediate", more});
   return result;
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(kBpTransformer);
 }
 
 Tensor BpTransformer::attention_map(const Tensor& tokens, int64_t layer) const {
@@ -204,16 +205,17 @@ std::string BpTransformer::remark(int64_t length) const {
   return fmt::format(
       "{}: {} tokens are a tree with {} pairs a head and layer; full attention has "
       "{}",
-      kName, length, tree_pairs(length, config_.tree(true)), length * (length + 1) / 2);
+      kBpTransformer, length, tree_pairs(length, config_.tree(true)), length * (length + 1) / 2);
 }
 
 BpTransformerConfig bp_transformer_preset(std::string_view name) {
-  return preset_of<BpTransformerConfig>(kName, presets, name);
+  return preset_of<BpTransformerConfig>(kBpTransformer, bp_transformer_presets, name);
 }
 
 const ModelEntry& bp_transformer_entry() {
   static const ModelEntry entry{
-      kName, "causal language model whose tokens attend to a binary tree of spans", presets, make};
+      kBpTransformer, "causal language model whose tokens attend to a binary tree of spans",
+      bp_transformer_presets, bp_transformer_spec};
   return entry;
 }
 

@@ -19,9 +19,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "bp_translator";
+constexpr const char* kBpTranslator = "bp_translator";
 
-constexpr TrainingDefaults published(int64_t length, int64_t batch, double lr, int64_t warmup) {
+constexpr TrainingDefaults bp_translator_published(int64_t length, int64_t batch, double lr,
+                                                   int64_t warmup) {
   return {.length = length,
           .batch = batch,
           .steps = 100'000,
@@ -32,7 +33,7 @@ constexpr TrainingDefaults published(int64_t length, int64_t batch, double lr, i
           .beta2 = 0.98};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset bp_translator_presets[] = {
     {"small",
      "2 + 2 layers of 128, 4 neighbours on each level; copies marked spans",
      "",
@@ -51,25 +52,26 @@ constexpr Preset presets[] = {
     // The peak of Noam's schedule, factor d^-0.5 warmup^-0.5.
     {"iwslt15", "6 + 6 layers of 512, 4 neighbours on each level (IWSLT15 zh-en)", "",
      "vocab=32000 n_layer=6 n_head=8 d_model=512 d_ff=2048 clip=3 dropout=0.1 label_smoothing=0.1",
-     published(64, 32, 4.94e-4, 8000)},
+     bp_translator_published(64, 32, 4.94e-4, 8000)},
     {"wmt14", "6 + 6 layers of 512, 4 neighbours on each level (WMT14 en-de)", "iwslt15",
-     "vocab=37000 clip=2", published(64, 512, 1.4e-3, 4000)},
+     "vocab=37000 clip=2", bp_translator_published(64, 512, 1.4e-3, 4000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<BpTranslator, BpTranslatorConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> bp_translator_spec(std::string_view preset) {
+  return preset_spec<BpTranslator, BpTranslatorConfig>(kBpTranslator, bp_translator_presets,
+                                                       preset);
 }
 
-void check(const BpTranslatorConfig& c) {
-  require_tree_layers(kName, c);
-  check_fields(kName, c);
-  require(c.sentence_end >= -1 && c.sentence_end < c.vocab, kName,
+void require_consistent(const BpTranslatorConfig& c) {
+  require_tree_layers(kBpTranslator, c);
+  check_fields(kBpTranslator, c);
+  require(c.sentence_end >= -1 && c.sentence_end < c.vocab, kBpTranslator,
           "sentence_end is {}; expected -1 to {}", c.sentence_end, c.vocab - 1);
 }
 
 void require_tokens(const char* name, const Tensor& tokens) {
   if (tokens.rank() != 2 || tokens.dim(1) < 1) {
-    fail_with<ShapeError>(kName, fmt::format("the {} must be [B, L], L >= 1", name),
+    fail_with<ShapeError>(kBpTranslator, fmt::format("the {} must be [B, L], L >= 1", name),
                           {{name, tokens}});
   }
 }
@@ -99,7 +101,7 @@ struct TranslationState final : DecodeState {
 BpTranslator::BpTranslator(const BpTranslatorConfig& config, const Init& init)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const BpTranslatorConfig& c = config_;
-  check(c);
+  require_consistent(c);
   const Init encoder = init.at("encoder"), decoder = init.at("decoder");
   token_ = Embedding(c.vocab, c.d_model, init.at("embed").at("token"), Scheme::normal(c.embed_std));
   const auto norm = [&](const Init& at) {
@@ -132,11 +134,11 @@ LayerContext BpTranslator::encoder_context(int64_t length) const {
 }
 
 Tensor BpTranslator::encode(const SourceTokens& in, Pass pass) const {
-  require_no_mask(kName, in);
+  require_no_mask(kBpTranslator, in);
   const Scope scope("encoder");
   require_tokens("source", in.tokens);
   const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
-  const std::vector<int64_t> lengths = lengths_on_host(kName, in);
+  const std::vector<int64_t> lengths = lengths_on_host(kBpTranslator, in);
   const Pass own = pass.at("encoder");
   if (lengths.empty()) {
     const Tensor x = with_zero_spans(embed(in.tokens, source_norm_, own));
@@ -157,7 +159,7 @@ LayerContext BpTranslator::decoder_context(const SourceTokens& source, const Ten
   LayerContext ctx;
   ctx.encoder_output = encode(source, pass);
   if (tokens.dim(0) != source.tokens.dim(0)) {
-    fail_with<ShapeError>(kName, "source and target must have as many samples",
+    fail_with<ShapeError>(kBpTranslator, "source and target must have as many samples",
                           {{"source", source.tokens}, {"target", tokens}});
   }
   const int64_t length = tokens.dim(1);
@@ -167,13 +169,14 @@ LayerContext BpTranslator::decoder_context(const SourceTokens& source, const Ten
   ctx.own.set(EdgeContext{
       tree_rows(length, config_.tree(true), TreeRows::all),
       tree_rows(length, config_.tree(true), TreeRows::leaves),
-      sentence_rows(sentences_of(kName, source, config_.sentence_end), sample,
-                    sentences_of_targets(kName, tokens, config_.sentence_end, none, true))});
+      sentence_rows(
+          sentences_of(kBpTranslator, source, config_.sentence_end), sample,
+          sentences_of_targets(kBpTranslator, tokens, config_.sentence_end, none, true))});
   return ctx;
 }
 
 Tensor BpTranslator::forward(const SourceTokens& source, const Tensor& tokens, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(kBpTranslator);
   const LayerContext ctx = decoder_context(source, tokens, pass);
   const Scope inner("decoder");
   const Pass own = pass.at("decoder");
@@ -189,20 +192,20 @@ LanguageModel::Losses BpTranslator::sequence_loss(const SourceTokens& source, co
                                                   const Tensor& targets, Pass pass) const try {
   Losses result;
   const Tensor hidden = forward(source, tokens, pass);
-  require_token_targets(kName, hidden, targets);
+  require_token_targets(kBpTranslator, hidden, targets);
   const float p = or_default(config_.dropout_out, config_.dropout);
   result.loss = token_loss(dropout(hidden, p, pass.at("classifier")), head_, targets,
                            config_.token_head, pass.training, config_.label_smoothing);
   return result;
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(kBpTranslator);
 }
 
 std::unique_ptr<DecodeState> BpTranslator::start_after(const SourceTokens& source) const {
   const NoGrad off;
   auto state = std::make_unique<TranslationState>();
   state->source = encode(source, Pass{}).detach();
-  state->sentences = sentences_of(kName, source, config_.sentence_end);
+  state->sentences = sentences_of(kBpTranslator, source, config_.sentence_end);
   state->sample.resize(static_cast<size_t>(source.tokens.dim(0)));
   std::iota(state->sample.begin(), state->sample.end(), 0);
   state->sentence.assign(state->sample.size(), 0);
@@ -211,20 +214,21 @@ std::unique_ptr<DecodeState> BpTranslator::start_after(const SourceTokens& sourc
 
 Tensor BpTranslator::decode(const Tensor& tokens, DecodeState& opaque) const {
   const NoGrad off;
-  const Scope scope(kName);
+  const Scope scope(kBpTranslator);
   auto* state = dynamic_cast<TranslationState*>(&opaque);
-  require(state != nullptr, kName, "the decoding state is another model's");
+  require(state != nullptr, kBpTranslator, "the decoding state is another model's");
   const int64_t batch = std::ssize(state->sample), first = state->position;
   if (tokens.rank() != 2 || tokens.dim(0) != batch || tokens.dim(1) < 1) {
-    fail_with<ShapeError>(kName, fmt::format("decoding takes tokens [{}, n], n >= 1", batch),
+    fail_with<ShapeError>(kBpTranslator,
+                          fmt::format("decoding takes tokens [{}, n], n >= 1", batch),
                           {{"tokens", tokens}});
   }
   const int64_t n = tokens.dim(1);
   auto& layers = state->memory.layers;
   const int64_t slots = layers.empty() ? 0 : layers.front().get<KeyValues>().keys.dim(2);
   const GrowingTree nodes(first, n, slots, config_.tree(true));
-  const std::vector<int64_t> sentence =
-      sentences_of_targets(kName, tokens, config_.sentence_end, state->sentence, first == 0);
+  const std::vector<int64_t> sentence = sentences_of_targets(
+      kBpTranslator, tokens, config_.sentence_end, state->sentence, first == 0);
   LayerContext ctx;
   ctx.encoder_output = state->source;
   ctx.own.set(EdgeContext{nodes.all, nodes.leaves,
@@ -264,20 +268,21 @@ AttentionOutline BpTranslator::attention_outline(int64_t layer, int64_t length) 
 
 LanguageModel::Losses BpTranslator::loss(const Tensor&, const Tensor&, const SegmentMemory&,
                                          Pass) const {
-  fail<NotImplemented>(kName, "an encoder-decoder needs a source; use sequence_loss()");
+  fail<NotImplemented>(kBpTranslator, "an encoder-decoder needs a source; use sequence_loss()");
 }
 Tensor BpTranslator::logits(const Tensor&, Pass) const {
-  fail<NotImplemented>(kName, "an encoder-decoder needs a source; use forward() and head()");
+  fail<NotImplemented>(kBpTranslator,
+                       "an encoder-decoder needs a source; use forward() and head()");
 }
 
 BpTranslatorConfig bp_translator_preset(std::string_view name) {
-  return preset_of<BpTranslatorConfig>(kName, presets, name);
+  return preset_of<BpTranslatorConfig>(kBpTranslator, bp_translator_presets, name);
 }
 
 const ModelEntry& bp_translator_entry() {
   static const ModelEntry entry{
-      kName, "encoder-decoder over binary trees, sentence by sentence of a document", presets,
-      make};
+      kBpTranslator, "encoder-decoder over binary trees, sentence by sentence of a document",
+      bp_translator_presets, bp_translator_spec};
   return entry;
 }
 

@@ -22,7 +22,7 @@ std::vector<int64_t> tokens_on_host(std::string_view model, const Tensor& tokens
   return cast(to_device(tokens, {}), DType::i64).to_vector<int64_t>();
 }
 
-/// The layouts used last. Recorded steps need the same one again.
+/// A cache of the layouts used last. A step that is recorded needs the same layout again.
 class LastLayouts {
  public:
   std::shared_ptr<const EdgeRows> find(const std::vector<int64_t>& key) {

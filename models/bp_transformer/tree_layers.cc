@@ -33,7 +33,7 @@ Stack tree_stack(const TreeLayersConfig& c, bool cross, const Init& init) {
   if (cross) {
     // Spans get nothing from the source: with two streams the first feed-forward net reads zeros of
     // them, and with biases of 0 it would be where ReLU has no derivative.
-    ff.biases = Scheme::uniform(1 / std::sqrt(static_cast<double>(c.d_model)));
+    ff.biases = uniform_of(c.d_model);
   }
   std::vector<Block> blocks;
   for (int64_t i = 0; i < c.n_layer; ++i) {

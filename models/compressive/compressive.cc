@@ -23,10 +23,11 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "compressive";
+constexpr const char* kCompressive = "compressive";
 
 // The paper gives the learning rate and how it falls, not the steps after that.
-constexpr TrainingDefaults published(int64_t length, int64_t batch, int64_t steps, int64_t warmup) {
+constexpr TrainingDefaults compressive_published(int64_t length, int64_t batch, int64_t steps,
+                                                 int64_t warmup) {
   return {.length = length,
           .batch = batch,
           .steps = steps,
@@ -42,7 +43,7 @@ constexpr TrainingDefaults with_fewer_updates(TrainingDefaults d, int64_t from, 
   return d;
 }
 
-constexpr Preset presets[] = {
+constexpr Preset compressive_presets[] = {
     {"small",
      "4 layers of 128, memories of 128 and 64 for 4 rows each; trains on bytes in minutes",
      "",
@@ -57,33 +58,29 @@ constexpr Preset presets[] = {
     {"enwik8", "24 layers of 1024, memories of 768 and 1152 for 3 rows each", "",
      "vocab=204 n_layer=24 n_head=8 d_model=1024 d_ff=3072 segment=768 mem_len=768 "
      "compressed_len=1152 rate=3",
-     with_fewer_updates(published(768, 32, 104'000, 4000), 60'000, 4)},
+     with_fewer_updates(compressive_published(768, 32, 104'000, 4000), 60'000, 4)},
     {"wikitext103", "18 layers of 1024, words in 4 clusters, memories of 512 and 512 for 4 rows",
      "",
      "vocab=267735 n_layer=18 n_head=16 d_model=1024 d_ff=4096 segment=512 mem_len=512 "
      "compressed_len=512 rate=4 untie_biases=true cutoffs=20000,40000,200000 "
      "div_value=4 tie_projections=1,2,3",
-     published(512, 128, 516'000, 16'000)},
+     compressive_published(512, 128, 516'000, 16'000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Compressive, CompressiveConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> compressive_spec(std::string_view preset) {
+  return preset_spec<Compressive, CompressiveConfig>(kCompressive, compressive_presets, preset);
 }
 
-int64_t head_width(const CompressiveConfig& c) {
-  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
-}
-
-void check(const CompressiveConfig& c) {
-  check_fields(kName, c);
-  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
+void require_consistent(const CompressiveConfig& c) {
+  check_fields(kCompressive, c);
+  if (c.d_head == 0) require_heads(kCompressive, c.d_model, c.n_head);
   for (size_t i = 0; i < c.memory_layers.size(); ++i) {
     const int64_t layer = c.memory_layers[i], least = i == 0 ? 0 : c.memory_layers[i - 1] + 1;
-    require(layer >= least && layer < c.n_layer, kName,
+    require(layer >= least && layer < c.n_layer, kCompressive,
             "memory_layers[{}] is {}; expected layers from 0 to {}, ascending", i, layer,
             c.n_layer - 1);
   }
-  require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
+  require(c.d_model % 2 == 0, kCompressive, "d_model is {}; expected an even number, for sinusoids",
           c.d_model);
 }
 
@@ -91,8 +88,8 @@ void check(const CompressiveConfig& c) {
 int64_t reach(const CompressiveConfig& c) { return c.clamp > 0 ? c.clamp : kUnlimited; }
 
 DecoderOptions decoder_of(const CompressiveConfig& c) {
-  check(c);
-  DecoderOptions o = decoder_options(kName, c);
+  require_consistent(c);
+  DecoderOptions o = decoder_options(kCompressive, c);
   o.token = Scheme::normal(c.embed_std > 0 ? c.embed_std : c.init_std);
   o.classifier = Scheme::normal(c.init_std);
   o.tie_embedding = c.tie_embedding;
@@ -252,8 +249,8 @@ std::unique_ptr<DecodeState> Compressive::start_decoding(int64_t batch) const {
 }
 
 Tensor Compressive::decode(const Tensor& tokens, DecodeState& opaque) const {
-  const Scope scope(kName);
-  StreamState& state = StreamState::of(opaque, kName, tokens);
+  const Scope scope(kCompressive);
+  StreamState& state = StreamState::of(opaque, kCompressive, tokens);
   const NoGrad off;
   Tensor y;
   for (int64_t at = 0; at < tokens.dim(1);) {
@@ -306,19 +303,20 @@ Tensor Compressive::attention_shares(const Tensor& tokens, const SegmentMemory& 
 }
 
 std::vector<double> in_buckets(const std::vector<double>& shares, int64_t buckets) {
-  require(buckets >= 1, kName, "{} buckets; expected 1 or more", buckets);
+  require(buckets >= 1, kCompressive, "{} buckets; expected 1 or more", buckets);
   std::vector<double> sums(static_cast<size_t>(buckets), 0.0);
   for (size_t j = 0; j < shares.size(); ++j) sums[j * sums.size() / shares.size()] += shares[j];
   return sums;
 }
 
 CompressiveConfig compressive_preset(std::string_view name) {
-  return preset_of<CompressiveConfig>(kName, presets, name);
+  return preset_of<CompressiveConfig>(kCompressive, compressive_presets, name);
 }
 
 const ModelEntry& compressive_entry() {
-  static const ModelEntry entry{
-      kName, "Transformer-XL that compresses its oldest states and keeps them", presets, make};
+  static const ModelEntry entry{kCompressive,
+                                "Transformer-XL that compresses its oldest states and keeps them",
+                                compressive_presets, compressive_spec};
   return entry;
 }
 

@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "compressive attention";
+constexpr const char* kCompressiveAttention = "compressive attention";
 
 /// Attends to keys from `begin` on in each sample: [B, H, L, d].
 Tensor attend_from(const Tensor& begin, const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -115,7 +115,7 @@ Output CompressiveAttention::computed(const Tensor& onto, const Tensor& x, const
                                       Pass pass) const {
   if (ctx.decoding) return added(onto, decode(x, ctx));
   const bool evaluates = ctx.memory.has<KeyValues>();
-  require(!evaluates || !pass.training, kOp,
+  require(!evaluates || !pass.training, kCompressiveAttention,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
   Output result;
   result.memory = ctx.memory;
@@ -127,7 +127,8 @@ Output CompressiveAttention::computed(const Tensor& onto, const Tensor& x, const
   if (ctx.mem_len == 0) return result;
   if (rows() == 0) result.kept.emplace();
   if (rows() == 0 || (compressive_.queue.compressed == 0 && !evaluates)) return result;
-  require(ctx.block.states || evaluates, kOp, "there is no memory; pass that of empty_memory()");
+  require(ctx.block.states || evaluates, kCompressiveAttention,
+          "there is no memory; pass that of empty_memory()");
   const LayerMemory before = with_states(result.memory, ctx.block.states);
   Tensor usage = before.get<CompressedRows>().usage;
   if (usage) usage = usage_after(usage, mass_of(p, local, extra), x.dim(1));
@@ -276,12 +277,12 @@ Tensor CompressiveAttention::compression_loss(const OldRows& old, const Tensor& 
 
 // Keys and values of the queue come first in those that decoding keeps.
 Output CompressiveAttention::decode(const Tensor& x, const LayerContext& ctx) const {
-  require<GradientError>(!autograd::recording(), kOp,
+  require<GradientError>(!autograd::recording(), kCompressiveAttention,
                          "decoding keeps keys and values without history; use NoGrad");
   LayerMemory m = with_states(ctx.memory, ctx.block.states);
   const bool projected = m.has<KeyValues>();
   const Tensor& states = ctx.memory.get<InputRows>().states;
-  require(rows() == 0 || ctx.block.states || projected, kOp,
+  require(rows() == 0 || ctx.block.states || projected, kCompressiveAttention,
           "there is no memory; pass that of start_decoding()");
   const int64_t n = x.dim(1);
   const bool projects_queue = !projected && states;
@@ -289,9 +290,9 @@ Output CompressiveAttention::decode(const Tensor& x, const LayerContext& ctx) co
   const KeyValues now = remember(m.get<KeyValues>(), p.k, p.v, m.get<KeyValues>().count, 0);
   m.set(now);
   const int64_t open = now.count - rows();
-  require(open == ctx.position + n, kOp, "the segment has {} rows, the input begins at {}",
-          open - n, ctx.position);
-  require(open <= compressive_.segment, kOp,
+  require(open == ctx.position + n, kCompressiveAttention,
+          "the segment has {} rows, the input begins at {}", open - n, ctx.position);
+  require(open <= compressive_.segment, kCompressiveAttention,
           "{} rows follow in a segment of {}; decode no further than its end", open,
           compressive_.segment);
   p.k = memory_slots(now.keys, 0, now.count);

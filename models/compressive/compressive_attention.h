@@ -68,11 +68,10 @@ class CompressiveAttention final : public RelativeMultiHead {
                        int64_t reach, const Tensor& u, const Tensor& v, const Init& init,
                        bool own_biases);
 
-  /// As MultiHead::forward(), and returns the memory for the next segment in Output::kept. With a
-  /// memory of evaluation() that is one of the same kind. When decoding, x continues the open
-  /// segment, and the queue moves on when it has `segment` rows. Throws ValueError without a memory
-  /// in ctx, when training with one of evaluation, and when decoding beyond the end of the open
-  /// segment.
+  /// As MultiHead::forward(), and returns the memory for the next segment in Output::kept, for
+  /// evaluation if ctx has a memory of evaluation(). When decoding, x continues the open segment,
+  /// and the queue moves on when it has `segment` rows. Throws ValueError without a memory in ctx,
+  /// when training with one of evaluation, and when decoding beyond the end of the open segment.
   Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
                   Pass pass) const override;
   void visit(Visitor& v) override;
@@ -83,8 +82,8 @@ class CompressiveAttention final : public RelativeMultiHead {
   /// Returns an empty memory for evaluation, where weights do not change. It holds keys and values
   /// of the queue, [B, H, rows(), d], which are projected once, and the states of those rows alone
   /// that are still to be compressed, the fine ones: [B, rows() - n_cm, D]. Keys and values of fine
-  /// rows tell those of the row that they become with most_used, and with mean where no norm comes
-  /// before the projections, but not otherwise.
+  /// rows determine those of the compressed row with most_used, and with mean if no norm precedes
+  /// the projections; all other compressions need the states.
   LayerMemory evaluation(int64_t batch, DType dtype, Device device) const;
 
   /// Returns the attention that each key of [queue; x] gets from all rows of x and all heads, [B,

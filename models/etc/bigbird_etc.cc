@@ -10,9 +10,9 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "bigbird_etc";
+constexpr const char* kBigBirdEtc = "bigbird_etc";
 
-constexpr Preset presets[] = {
+constexpr Preset bigbird_etc_presets[] = {
     {"small",
      "ETC's small preset with a random block for each block of 32; masked bytes",
      "",
@@ -44,20 +44,20 @@ constexpr Preset presets[] = {
      bigbird_training(2048)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Etc, EtcConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> bigbird_etc_spec(std::string_view preset) {
+  return preset_spec<Etc, EtcConfig>(kBigBirdEtc, bigbird_etc_presets, preset);
 }
 
 }  // namespace
 
 EtcConfig bigbird_etc_preset(std::string_view name) {
-  return preset_of<EtcConfig>(kName, presets, name);
+  return preset_of<EtcConfig>(kBigBirdEtc, bigbird_etc_presets, name);
 }
 
 const ModelEntry& bigbird_etc_entry() {
   static const ModelEntry entry{
-      kName, "BigBird with global tokens of its own: ETC's encoder, random blocks if wanted",
-      presets, make};
+      kBigBirdEtc, "BigBird with global tokens of its own: ETC's encoder, random blocks if wanted",
+      bigbird_etc_presets, bigbird_etc_spec};
   return entry;
 }
 

@@ -28,8 +28,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "etc";
-
 /// Attends to one key segment or two; the second may be empty.
 AttentionResult attend(const Tensor& q, const Keys& first, const Keys& second,
                        const AttentionPattern& see, const ScoreTerms& terms, const Dropout& drop) {
@@ -187,21 +185,22 @@ LinkedStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
 
 LinkedPatterns EtcEncoder::patterns(const EtcInputs& in) const {
   const Tensor& any = in.tokens ? in.tokens : in.globals;
-  require(static_cast<bool>(any), kName, "an input has neither tokens nor globals");
+  require(static_cast<bool>(any), EtcConfig::model_name, "an input has neither tokens nor globals");
   for (const Tensor& x : {in.tokens, in.globals}) {
     if (x && (x.rank() != 2 || x.dim(0) != any.dim(0) || x.dim(1) < 1)) {
-      fail_with<ShapeError>(kName, "tokens must be [B, n_l] and globals [B, n_g], of some length",
+      fail_with<ShapeError>(EtcConfig::model_name,
+                            "tokens must be [B, n_l] and globals [B, n_g], of some length",
                             {{"tokens", in.tokens}, {"globals", in.globals}});
     }
   }
-  require(config_.global_features > 0 || !in.global_features, kName,
+  require(config_.global_features > 0 || !in.global_features, EtcConfig::model_name,
           "features of globals need global_features > 0");
   return etc_patterns(config_, in.structure, any.dim(0), in.tokens ? in.tokens.dim(1) : 0,
                       in.globals ? in.globals.dim(1) : 0, token_.weight.device());
 }
 
 LinkedStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(EtcConfig::model_name);
   const LinkedPatterns all = patterns(in);
   return layers_.forward(embed(in, pass), all, pass);
 }

@@ -30,6 +30,8 @@ inline constexpr std::array<std::string_view, 2> value_names<CpcScore>{"bilinear
 /// ETC: Encoding Long and Structured Inputs in Transformers. \cite ainslie2020
 /// The defaults are the small preset: bytes 0 to 255, a mask token, and the token of globals.
 struct EtcConfig {
+  static constexpr const char* model_name = "etc";  ///< in messages
+
   int64_t vocab = 258, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   int64_t d_embed = 0;
   int64_t n_long = 512;

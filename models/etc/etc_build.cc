@@ -8,14 +8,13 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "etc";
 /// Sec. B.1: relation tables have a wide initialization.
 constexpr double kRelationStd = 0.5;
 
-constexpr TrainingDefaults few_steps{
+constexpr TrainingDefaults etc_few_steps{
     .length = 512, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
 /// 512 and 1,024 samples a step (sec. 3.1), with LAMB; the length of the warm-up is our choice.
-constexpr TrainingDefaults published(int64_t batch, double rate = 2.8284271247461905e-3) {
+constexpr TrainingDefaults etc_published(int64_t batch, double rate = 2.8284271247461905e-3) {
   return {.length = 4096,
           .batch = batch,
           .steps = 63'000,
@@ -26,13 +25,13 @@ constexpr TrainingDefaults published(int64_t batch, double rate = 2.828427124746
           .weight_decay = 0.01};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset etc_presets[] = {
     // Few steps learn more without dropout and with wider initialization; docs/etc.md.
     {"small", "4 layers of 128, radius 32, 16 bytes to a global; masked bytes in minutes", "",
-     "dropout=0 init_std=0.05", few_steps},
+     "dropout=0 init_std=0.05", etc_few_steps},
     // Relations up to RelationLabels::has_part().
     {"structured", "small for sentences in paragraphs: labels of a hierarchy, hidden sentences",
-     "small", "cpc=true relations=22", few_steps},
+     "small", "cpc=true relations=22", etc_few_steps},
     {"tiny",
      "2 layers of 16, radius 4, 23 tokens; for tests",
      "",
@@ -42,20 +41,20 @@ constexpr Preset presets[] = {
     {"base", "12 layers of 768, radius 84, distances to 12, 166 million parameters", "",
      "vocab=30522 mask_id=103 global_id=1 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_long=4096 "
      "n_global=230 radius=84 max_distance=12 relations=32 cpc=true",
-     published(512)},
+     etc_published(512)},
     {"base_shared", "the same with one set of projections, 109 million parameters", "base",
-     "share_qkv=true share_out=true", published(512)},
+     "share_qkv=true share_out=true", etc_published(512)},
     {"base_wide", "base with distances to 42, the released checkpoint", "base",
-     "relations=0 max_distance=42", published(512)},
+     "relations=0 max_distance=42", etc_published(512)},
     {"large", "24 layers of 1024, radius 169, distances to 24, 539 million parameters", "base",
      "relations=0 n_layer=24 n_head=16 d_model=1024 d_ff=4096 radius=169 max_distance=24",
-     published(1024)},
+     etc_published(1024)},
     {"large_roberta", "large over RoBERTa's vocabulary, 558 million parameters", "large",
-     "vocab=50265 mask_id=50264", published(1024, 2e-3)},
+     "vocab=50265 mask_id=50264", etc_published(1024, 2e-3)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Etc, EtcConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> etc_spec(std::string_view preset) {
+  return preset_spec<Etc, EtcConfig>(EtcConfig::model_name, etc_presets, preset);
 }
 
 Scheme weights_of(const EtcConfig& c) { return Scheme::truncated_normal(c.init_std); }
@@ -96,21 +95,21 @@ LinkedBlock make_block(const EtcConfig& c, const Init& init) {
 
 }  // namespace
 
-void check(const EtcConfig& c) {
-  check_fields(kName, c);
-  require(c.n_random >= 0, kName, "n_random is {}; expected 0 or more", c.n_random);
-  require_heads(kName, c.d_model, c.n_head);
-  require(c.relations == 0 || c.relations >= 2 * c.max_distance + 4, kName,
+void require_consistent(const EtcConfig& c) {
+  check_fields(EtcConfig::model_name, c);
+  require(c.n_random >= 0, EtcConfig::model_name, "n_random is {}; expected 0 or more", c.n_random);
+  require_heads(EtcConfig::model_name, c.d_model, c.n_head);
+  require(c.relations == 0 || c.relations >= 2 * c.max_distance + 4, EtcConfig::model_name,
           "relations is {}; expected 2 max_distance + 4 = {} or more, or 0: as many", c.relations,
           2 * c.max_distance + 4);
-  require(c.token_types == 0 || c.token_types >= 2, kName,
+  require(c.token_types == 0 || c.token_types >= 2, EtcConfig::model_name,
           "token_types is {}; expected 2 or more, for globals and long tokens, or 0: none",
           c.token_types);
   for (const auto& [name, id] : {std::pair{"mask_id", c.mask_id}, {"global_id", c.global_id}}) {
-    require(id >= 0 && id < c.vocab, kName, "{} is {}; expected 0 to vocab - 1 = {}", name, id,
-            c.vocab - 1);
+    require(id >= 0 && id < c.vocab, EtcConfig::model_name,
+            "{} is {}; expected 0 to vocab - 1 = {}", name, id, c.vocab - 1);
   }
-  require(!c.global_positions || c.n_positions > 0, kName,
+  require(!c.global_positions || c.n_positions > 0, EtcConfig::model_name,
           "global_positions needs n_positions > 0, the rows of their table");
 }
 
@@ -190,7 +189,7 @@ void EtcEncoder::visit(Visitor& v) {
 }
 
 Etc::Etc(const EtcConfig& config, const Init& init)
-    : config_((check(config), config)), encoder_(config, init) {
+    : config_((require_consistent(config), config)), encoder_(config, init) {
   const EtcConfig& c = config_;
   const Scheme weights = weights_of(c);
   mlm_ = TokenTransform(c.d_model, c.d_model, c.activation, c.norm_eps, init.at("mlm"), weights);
@@ -224,12 +223,15 @@ void Etc::visit(Visitor& v) {
   v("spans", spans_)("global_tags", global_tags_)("phrases", phrases_);
 }
 
-EtcConfig etc_preset(std::string_view name) { return preset_of<EtcConfig>(kName, presets, name); }
+EtcConfig etc_preset(std::string_view name) {
+  return preset_of<EtcConfig>(EtcConfig::model_name, etc_presets, name);
+}
 
 const ModelEntry& etc_entry() {
   static const ModelEntry entry{
-      kName, "encoder of long tokens in a window and of globals, with labels of relations", presets,
-      make};
+      EtcConfig::model_name,
+      "encoder of long tokens in a window and of globals, with labels of relations", etc_presets,
+      etc_spec};
   return entry;
 }
 

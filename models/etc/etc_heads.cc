@@ -16,14 +16,8 @@
 #include "ops/shape.h"
 
 namespace longspan {
-namespace {
-
-constexpr const char* kName = "etc";
-
-}  // namespace
-
 EtcInputs Etc::plain(const Tensor& tokens) const {
-  require_rank_is(kName, tokens, 2, "tokens");
+  require_rank_is(EtcConfig::model_name, tokens, 2, "tokens");
   const int64_t share = (config_.n_long + config_.n_global - 1) / config_.n_global;
   const int64_t n_l = tokens.dim(1), n_g = ceil_div(n_l, share);
   std::vector<int32_t> owner;
@@ -73,8 +67,9 @@ Tensor Etc::mlm_loss(const Tensor& hidden, const Tensor& targets, Pass pass) con
 /// Sec. 2.5. The score function and the positives are our choice: the paper gives only the idea.
 Tensor Etc::cpc_loss(const LinkedStreams& main, const EtcHidden& hidden, Pass pass) const {
   const Scope scope("cpc");
-  require(config_.cpc, kName, "contrastive prediction needs cpc = true");
-  require(main.g && hidden.sentences.globals && hidden.sentences.globals.dim(1) == 1, kName,
+  require(config_.cpc, EtcConfig::model_name, "contrastive prediction needs cpc = true");
+  require(main.g && hidden.sentences.globals && hidden.sentences.globals.dim(1) == 1,
+          EtcConfig::model_name,
           "contrastive prediction needs globals, and one for each sentence on its own");
   const EtcEncoder& encoder = cpc_encoder_ ? *cpc_encoder_ : encoder_;
   std::optional<NoGrad> off;
@@ -83,7 +78,8 @@ Tensor Etc::cpc_loss(const LinkedStreams& main, const EtcHidden& hidden, Pass pa
   off.reset();
   const Tensor h = take(flatten(main.g, 0, 1), hidden.places);  // [P, D]
   if (h.dim(0) != t.dim(0)) {
-    fail_with<ShapeError>(kName, "a hidden sentence has one position and one sample",
+    fail_with<ShapeError>(EtcConfig::model_name,
+                          "a hidden sentence has one position and one sample",
                           {{"places", hidden.places}, {"sentences", hidden.sentences.globals}});
   }
   // W = I + cpc_weight_.
@@ -107,33 +103,33 @@ Etc::Pretraining Etc::pretraining_loss(const EtcInputs& in, const Tensor& target
 }
 
 Tensor Etc::classify(const LinkedStreams& x, Pass pass) const {
-  require(config_.classes > 0, kName, "classification needs classes > 0");
+  require(config_.classes > 0, EtcConfig::model_name, "classification needs classes > 0");
   return classes_.forward(x.g, config_.dropout, pass);
 }
 
 Tensor Etc::spans(const LinkedStreams& x) const {
-  require(config_.span_head, kName, "answers as spans need span_head");
+  require(config_.span_head, EtcConfig::model_name, "answers as spans need span_head");
   return spans_.forward(x.l);
 }
 
 Tensor Etc::tag_globals(const LinkedStreams& x) const {
-  require(config_.global_tags > 0, kName, "logits of globals need global_tags > 0");
+  require(config_.global_tags > 0, EtcConfig::model_name, "logits of globals need global_tags > 0");
   return global_tags_.forward(x.g);
 }
 
 Tensor Etc::score_phrases(const LinkedStreams& x) const {
-  require(config_.phrases > 0, kName, "scores of phrases need phrases > 0");
+  require(config_.phrases > 0, EtcConfig::model_name, "scores of phrases need phrases > 0");
   return phrases_.forward(x.l);
 }
 
 LanguageModel::Losses Etc::loss(const Tensor& tokens, const Tensor& targets,
                                 const SegmentMemory& memory, Pass pass) const try {
-  require_no_memory(kName, memory);
+  require_no_memory(EtcConfig::model_name, memory);
   Losses result;
   result.loss = mlm_loss(forward(plain(tokens), pass).l, targets, pass);
   return result;
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(EtcConfig::model_name);
 }
 
 Tensor Etc::logits(const Tensor& tokens, Pass pass) const {
@@ -142,7 +138,8 @@ Tensor Etc::logits(const Tensor& tokens, Pass pass) const {
 
 Tensor Etc::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  require(layer >= 0 && layer < config_.n_layer, EtcConfig::model_name, "layer {} of {}", layer,
+          config_.n_layer);
   const EtcInputs in = plain(tokens);
   const LinkedPatterns see = encoder_.patterns(in);
   const LinkedStreams x = encoder_.layers().attention_input(layer, encoder_.embed(in, Pass{}), see);
@@ -151,7 +148,8 @@ Tensor Etc::attention_map(const Tensor& tokens, int64_t layer) const {
 }
 
 AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  require(layer >= 0 && layer < config_.n_layer, EtcConfig::model_name, "layer {} of {}", layer,
+          config_.n_layer);
   const EtcInputs in = plain(zeros({1, length}, DType::i64));
   const LinkedPatterns see = encoder_.patterns(in);
   const int64_t n_g = in.globals.dim(1), n = length + n_g;

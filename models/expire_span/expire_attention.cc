@@ -16,12 +16,12 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "expire attention";
+constexpr const char* kExpireAttention = "expire attention";
 constexpr double kAlways = 1e300;  // a life that no span has
 
-/// Returns how many rows decoding appends to these before it deletes any. Dead ones among n more
-/// rows cost attention n / 2 rows for each token, and copying those that live costs rows / n: that
-/// is least, together, near here.
+/// Returns how many rows decoding appends to these before it deletes any. With n slots, dead rows
+/// cost attention about n / 2 rows per token, and copying the living rows costs rows / n per token;
+/// the sum is least at n = sqrt(2 rows).
 int64_t free_slots(int64_t rows) {
   return std::max<int64_t>(16, std::llround(std::sqrt(2.0 * static_cast<double>(rows))));
 }
@@ -34,15 +34,17 @@ Tensor floor_of(const Tensor& x) {
 
 Tensor ceil_of(const Tensor& x) { return neg(floor_of(neg(x))); }
 
-void check(const ExpireOptions& o) {
-  require(o.most >= 1, kOp, "most is {}; expected 1 or more", o.most);
-  require(std::isfinite(o.ramp) && o.ramp >= 1, kOp, "ramp is {}; expected 1 or more", o.ramp);
-  require(o.start > 0 && o.start < 1, kOp, "start is {}; expected more than 0 and less than 1",
-          o.start);
-  require(std::isfinite(o.pre_div) && o.pre_div > 0, kOp, "pre_div is {}; expected more than 0",
-          o.pre_div);
-  require(o.always_keep >= 0, kOp, "always_keep is {}; expected 0 or more", o.always_keep);
-  require(o.capacity >= 0, kOp, "capacity is {}; expected 0 or more", o.capacity);
+void require_consistent(const ExpireOptions& o) {
+  require(o.most >= 1, kExpireAttention, "most is {}; expected 1 or more", o.most);
+  require(std::isfinite(o.ramp) && o.ramp >= 1, kExpireAttention, "ramp is {}; expected 1 or more",
+          o.ramp);
+  require(o.start > 0 && o.start < 1, kExpireAttention,
+          "start is {}; expected more than 0 and less than 1", o.start);
+  require(std::isfinite(o.pre_div) && o.pre_div > 0, kExpireAttention,
+          "pre_div is {}; expected more than 0", o.pre_div);
+  require(o.always_keep >= 0, kExpireAttention, "always_keep is {}; expected 0 or more",
+          o.always_keep);
+  require(o.capacity >= 0, kExpireAttention, "capacity is {}; expected 0 or more", o.capacity);
 }
 
 }  // namespace
@@ -78,15 +80,16 @@ Tensor ExpiringRows::first_births(int64_t capacity, Device device) {
 ExpireAttention::ExpireAttention(const AttentionOptions& options, const ExpireOptions& spans,
                                  const Tensor& positions, const Init& init)
     : MultiHead(options, ShawTables{}, init), spans_(spans), positions_(positions) {
-  check(spans);
+  require_consistent(spans);
   int64_t positioned = 0;
   if (positions) {
     positioned = positions.dim(0);
-    require_shape(kOp, positions, {positioned, MultiHead::options().d_head}, "positions");
+    require_shape(kExpireAttention, positions, {positioned, MultiHead::options().d_head},
+                  "positions");
   }
   newest_ = std::max({positioned, spans.always_keep, int64_t{1}});
   capacity_ = spans.capacity > 0 ? spans.capacity : std::max(reach(), newest_);
-  require(capacity_ >= newest_, kOp,
+  require(capacity_ >= newest_, kExpireAttention,
           "capacity is {}, but the newest {} rows always stay (positions, always_keep); expected "
           "that many or more",
           capacity_, newest_);
@@ -122,7 +125,7 @@ ExpireAttention::Rows ExpireAttention::rows_of(const LayerMemory& memory, int64_
   const bool any = inputs.states || memory.has<KeyValues>();
   if (any) {
     const Tensor& births = memory.get<ExpiringRows>().births;
-    require(static_cast<bool>(births), kOp,
+    require(static_cast<bool>(births), kExpireAttention,
             "the memory does not say when its rows were made; begin with empty_memory()");
     r.before = births.dim(1);
     r.births = cast(births, DType::f64);
@@ -205,8 +208,8 @@ Tensor ExpireAttention::penalty_of(const Tensor& spans, const Rows& rows) const 
     const Tensor own = narrow(spans, 1, rows.before, rows.queries);
     return mul(sum(own), spans_.penalty / queries);
   }
-  // A key is on its ramp at the distances between e and e + R, of which the segment has those from
-  // its age to that of its last query: `count` of them, from `first` to `last`.
+  // A key is on its ramp at distances between e and e + R. Queries of the segment have distances
+  // from the key's age on, one each; `count` of them are on the ramp, from `first` to `last`.
   Tensor count, distances;
   {
     const NoGrad off;
@@ -246,7 +249,7 @@ ExpireAttention::Survivors ExpireAttention::survivors(const Tensor& spans, const
   Tensor count = narrow(cumsum(stay, 1), 1, keys - 1, 1);  // i64 [B, 1]
   count =
       detail::checked_ids(count, 0, space + 1, std::nullopt, [space](int64_t sample, int64_t live) {
-        fail<ValueError>(kOp,
+        fail<ValueError>(kExpireAttention,
                          "{} memories live in sample {}, but there are {} rows; raise max_memory "
                          "or set overflow=drop",
                          live, sample, space);
@@ -306,7 +309,7 @@ ExpireAttention::Decoded ExpireAttention::without_the_dead(const Decoded& m, int
 }
 
 Output ExpireAttention::decode(const Tensor& x, const LayerContext& ctx) const {
-  require<GradientError>(!autograd::recording(), kOp,
+  require<GradientError>(!autograd::recording(), kExpireAttention,
                          "decoding keeps keys and values without history; use NoGrad");
   const auto& inputs = ctx.memory.get<InputRows>();
   const Tensor& phantom = inputs.states;  // before the first token
@@ -371,7 +374,7 @@ Output ExpireAttention::remembered(const Tensor& spans, const Rows& rows, const 
 Output ExpireAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
                                  Pass pass) const {
   if (ctx.decoding) return added(onto, decode(x, ctx));
-  require(!ctx.memory.has<KeyValues>() || !pass.training, kOp,
+  require(!ctx.memory.has<KeyValues>() || !pass.training, kExpireAttention,
           "the memory is one of evaluation_memory(); training takes empty_memory()");
   const Rows rows = rows_of(ctx.memory, x.dim(0), x.dim(1), x.device());
   const Tensor e = spans_with(x, ctx);

@@ -93,13 +93,13 @@ class ExpireAttention final : public MultiHead {
   /// for L rows,
   ///   ramp    alpha / (R L) times the sum of e_i - delta over all pairs with 0 < m < 1
   ///   direct  alpha / L times the sum of e_i over the rows of x
-  /// averaged over samples. The first is negative: only its gradient has a meaning, which over the
-  /// life of a memory adds up to that of the second. With ctx.mem_len there is an Output::kept.
-  /// Throws ValueError in training with a memory of keys; ValueError, perhaps later, where more
-  /// memories live than there are rows (Overflow::error).
+  /// averaged over samples. The value of `ramp` is negative and means nothing; its gradients over
+  /// the life of a memory add up to the gradient of `direct`. With ctx.mem_len there is an
+  /// Output::kept. Throws ValueError in training with a memory of keys; ValueError, perhaps later,
+  /// where more memories live than there are rows (Overflow::error).
   Output computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
                   Pass pass) const override;
-  /// The penalty and the memory are those of forward().
+  /// Returns the penalty and the memory that forward() returns.
   Output left_out(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;

@@ -28,10 +28,11 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "expire_span";
+constexpr const char* kExpireSpan = "expire_span";
 
-constexpr TrainingDefaults published(int64_t length, int64_t batch, double lr, int64_t warmup,
-                                     double clip, int64_t steps = 100'000) {
+constexpr TrainingDefaults expire_span_published(int64_t length, int64_t batch, double lr,
+                                                 int64_t warmup, double clip,
+                                                 int64_t steps = 100'000) {
   return {.length = length,
           .batch = batch,
           .steps = steps,
@@ -43,7 +44,7 @@ constexpr TrainingDefaults published(int64_t length, int64_t batch, double lr, i
 
 // The published runs bound no memory. Here max_memory does, because rows have a fixed place: it is
 // more than twice what their memories hold at first.
-constexpr Preset presets[] = {
+constexpr Preset expire_span_presets[] = {
     {"small",
      "4 layers of 128, spans up to 1024; trains on bytes in minutes",
      "",
@@ -64,61 +65,53 @@ constexpr Preset presets[] = {
     {"enwik8_8", "8 layers of 256, spans up to 4096", "",
      "vocab=205 n_layer=8 n_head=4 d_model=256 d_ff=1024 span_max=4096 span_ramp=64 "
      "span_penalty=1e-6 pre_div=64 positions=256 max_memory=1024 overflow=drop",
-     published(256, 64, 3e-4, 8000, 0.3)},
+     expire_span_published(256, 64, 3e-4, 8000, 0.3)},
     {"enwik8_12", "12 layers of 512, spans up to 16384", "",
      "vocab=205 n_layer=12 n_head=8 d_model=512 d_ff=2048 span_max=16384 span_ramp=128 "
      "span_penalty=1e-6 positions=512 shorten=true dropout=0.3 max_memory=4096 overflow=drop",
-     published(512, 512, 7e-4, 8000, 0.3, 110'000)},
+     expire_span_published(512, 512, 7e-4, 8000, 0.3, 110'000)},
     {"collision_16k", "6 layers of 512, spans up to 16384: object collision", "",
      "vocab=42 n_layer=6 n_head=4 d_model=512 d_ff=1024 span_max=16384 span_ramp=128 "
      "span_init=0.01 span_penalty=2e-6 positions=256 norm=pre dropout=0.1 max_memory=1024 "
      "overflow=drop",
-     published(256, 512, 1e-4, 1000, 0.1)},
+     expire_span_published(256, 512, 1e-4, 1000, 0.1)},
     {"collision_32k", "6 layers of 512, spans up to 32768: object collision", "collision_16k",
-     "span_max=32768 max_memory=2048", published(256, 512, 1e-4, 1000, 0.1)},
+     "span_max=32768 max_memory=2048", expire_span_published(256, 512, 1e-4, 1000, 0.1)},
     {"collision_64k", "6 layers of 512, spans up to 65536: object collision", "collision_16k",
-     "span_max=65536 max_memory=2048 shorten=true", published(256, 512, 1e-4, 1000, 0.1)},
+     "span_max=65536 max_memory=2048 shorten=true",
+     expire_span_published(256, 512, 1e-4, 1000, 0.1)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<ExpireSpan, ExpireSpanConfig>(kName, presets, preset);
-}
-
-int64_t head_width(const ExpireSpanConfig& c) {
-  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
-}
-
-/// Returns the distribution of weights and biases of a layer with this many inputs.
-Scheme uniform_of(int64_t inputs) {
-  return Scheme::uniform(1 / std::sqrt(static_cast<double>(inputs)));
+std::unique_ptr<ModelSpec> expire_span_spec(std::string_view preset) {
+  return preset_spec<ExpireSpan, ExpireSpanConfig>(kExpireSpan, expire_span_presets, preset);
 }
 
 void check_spans(const ExpireSpanConfig& c) {
-  require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
+  require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kExpireSpan,
           "span_ramp is {}; expected 1 or more", c.span_ramp);
-  require(c.span_init > 0 && c.span_init < 1, kName,
+  require(c.span_init > 0 && c.span_init < 1, kExpireSpan,
           "span_init is {}; expected a share of span_max between 0 and 1", c.span_init);
-  require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
-          c.pre_div);
+  require(std::isfinite(c.pre_div) && c.pre_div > 0, kExpireSpan,
+          "pre_div is {}; expected more than 0", c.pre_div);
   const int64_t newest = std::max(c.positions, c.always_keep);
-  require(c.max_memory == 0 || c.max_memory >= newest, kName,
+  require(c.max_memory == 0 || c.max_memory >= newest, kExpireSpan,
           "max_memory is {}; expected 0, or at least positions = {} and always_keep = {}",
           c.max_memory, c.positions, c.always_keep);
 }
 
-void check(const ExpireSpanConfig& c) {
-  check_fields(kName, c);
-  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
+void require_consistent(const ExpireSpanConfig& c) {
+  check_fields(kExpireSpan, c);
+  if (c.d_head == 0) require_heads(kExpireSpan, c.d_model, c.n_head);
   check_spans(c);
-  require(c.layer_drop == 0 || !is_reversible(c.memory), kName,
+  require(c.layer_drop == 0 || !is_reversible(c.memory), kExpireSpan,
           "layer_drop is {}, but reversible layers are never left out; set one of layer_drop and "
           "memory to its default",
           c.layer_drop);
 }
 
 DecoderOptions decoder_of(const ExpireSpanConfig& c) {
-  check(c);
-  DecoderOptions o = decoder_options(kName, c);
+  require_consistent(c);
+  DecoderOptions o = decoder_options(kExpireSpan, c);
   o.token = Scheme::normal(1);
   o.classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : uniform_of(c.d_model);
   o.bias = c.head_std > 0 ? Scheme::zeros() : uniform_of(c.d_model);
@@ -166,7 +159,7 @@ ExpireSpan::ExpireSpan(const ExpireSpanConfig& config, const Init& init)
     attention_.push_back(layer.get());
     attention.push_back(std::move(layer));
   }
-  require(c.phantom_zero_memory <= memory_length(), kName,
+  require(c.phantom_zero_memory <= memory_length(), kExpireSpan,
           "phantom_zero_memory is {}; expected at most the {} rows of the memory",
           c.phantom_zero_memory, memory_length());
   stack_ = attention_stack({.ff = {.d_model = c.d_model,
@@ -300,7 +293,7 @@ std::vector<double> stored_rows(const SegmentMemory& memory) {
   std::vector<double> all;
   for (const LayerMemory& m : memory.layers) {
     const Tensor &begin = m.get<InputRows>().begin, &births = m.get<ExpiringRows>().births;
-    require(begin && births, kName, "the memory is not one of this model");
+    require(begin && births, kExpireSpan, "the memory is not one of this model");
     const double rows = static_cast<double>(births.dim(1));
     all.push_back(rows - mean(cast(begin, DType::f64)).item());
   }
@@ -315,13 +308,14 @@ std::string ExpireSpan::remark(int64_t /*length*/) const {
 }
 
 ExpireSpanConfig expire_span_preset(std::string_view name) {
-  return preset_of<ExpireSpanConfig>(kName, presets, name);
+  return preset_of<ExpireSpanConfig>(kExpireSpan, expire_span_presets, name);
 }
 
 const ModelEntry& expire_span_entry() {
   static const ModelEntry entry{
-      kName, "causal language model whose memories say how long they live, and are deleted then",
-      presets, make};
+      kExpireSpan,
+      "causal language model whose memories say how long they live, and are deleted then",
+      expire_span_presets, expire_span_spec};
   return entry;
 }
 

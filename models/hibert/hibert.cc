@@ -26,7 +26,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "hibert";
+constexpr const char* kHibert = "hibert";
 
 /// The recipes of the authors' code: 256 documents a step; and 5,000 tokens, eight times.
 constexpr TrainingDefaults pretraining{
@@ -39,7 +39,7 @@ constexpr TrainingDefaults fine_tuning{.length = 1530,
                                        .clip = 0,
                                        .beta2 = 0.98};
 
-constexpr Preset presets[] = {
+constexpr Preset hibert_presets[] = {
     {"small",
      "2 + 2 layers of 64, a decoder of 2; sentences of 12 tokens",
      "",
@@ -67,24 +67,24 @@ constexpr Preset presets[] = {
      fine_tuning},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Hibert, HibertConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> hibert_spec(std::string_view preset) {
+  return preset_spec<Hibert, HibertConfig>(kHibert, hibert_presets, preset);
 }
 
 void check_config(const HibertConfig& c) {
-  check_fields(kName, c);
-  require_heads(kName, c.d_model, c.n_head);
-  require(c.d_model >= 4 && c.d_model % 2 == 0, kName,
+  check_fields(kHibert, c);
+  require_heads(kHibert, c.d_model, c.n_head);
+  require(c.d_model >= 4 && c.d_model % 2 == 0, kHibert,
           "d_model is {}; expected an even number from 4 on, half of it sines", c.d_model);
-  require(c.vocab >= 5, kName, "vocab is {}; expected 5 or more, four of which mark sentences",
+  require(c.vocab >= 5, kHibert, "vocab is {}; expected 5 or more, four of which mark sentences",
           c.vocab);
   constexpr int64_t most = int64_t{1} << 20;
-  require(c.sentence_length >= 2 && c.sentence_length <= most, kName,
+  require(c.sentence_length >= 2 && c.sentence_length <= most, kHibert,
           "sentence_length is {}; expected 2 to {}, a token and the end", c.sentence_length, most);
-  require(c.position_offset >= 0 && c.position_offset <= most, kName,
+  require(c.position_offset >= 0 && c.position_offset <= most, kHibert,
           "position_offset is {}; expected 0 to {}", c.position_offset, most);
-  require(c.labels != 1, kName, "labels is 1; expected 0, or 2 or more classes");
-  require(c.smoothing >= 0 && c.smoothing <= 1, kName, "smoothing is {}; expected 0 to 1",
+  require(c.labels != 1, kHibert, "labels is 1; expected 0, or 2 or more classes");
+  require(c.smoothing >= 0 && c.smoothing <= 1, kHibert, "smoothing is {}; expected 0 to 1",
           c.smoothing);
 }
 
@@ -198,7 +198,7 @@ std::vector<int64_t> last_tokens(const std::vector<int64_t>& sentences) {
 }  // namespace
 
 Tensor hibert_positions(int64_t first, int64_t length, int64_t width, DType dtype, Device device) {
-  require(width >= 4 && width % 2 == 0, kName, "positions of width {}; expected 4, 6, 8, ...",
+  require(width >= 4 && width % 2 == 0, kHibert, "positions of width {}; expected 4, 6, 8, ...",
           width);
   const int64_t half = width / 2;
   std::vector<double> rows(static_cast<size_t>(length * width));
@@ -255,20 +255,20 @@ void Hibert::check(const PackedDocuments& in) const {
   const auto sum = [](const std::vector<int64_t>& n) {
     return std::accumulate(n.begin(), n.end(), int64_t{0});
   };
-  require<ShapeError>(!in.documents.empty(), kName, "got no documents; expected one or more");
-  require<ShapeError>(sum(in.documents) == std::ssize(in.sentences), kName,
+  require<ShapeError>(!in.documents.empty(), kHibert, "got no documents; expected one or more");
+  require<ShapeError>(sum(in.documents) == std::ssize(in.sentences), kHibert,
                       "documents of {} sentences in all, and {} sentences; expected as many",
                       sum(in.documents), in.sentences.size());
-  require<ShapeError>(sum(in.sentences) == std::ssize(in.tokens), kName,
+  require<ShapeError>(sum(in.sentences) == std::ssize(in.tokens), kHibert,
                       "sentences of {} tokens in all, and {} tokens; expected as many",
                       sum(in.sentences), in.tokens.size());
   for (const int64_t n : in.documents) {
-    require<ShapeError>(n >= 1, kName, "a document of {} sentences; expected 1 or more", n);
+    require<ShapeError>(n >= 1, kHibert, "a document of {} sentences; expected 1 or more", n);
   }
   for (const int64_t n : in.sentences) {
-    require<ShapeError>(n >= 1, kName, "a sentence of {} tokens; expected its end token at least",
+    require<ShapeError>(n >= 1, kHibert, "a sentence of {} tokens; expected its end token at least",
                         n);
-    require(n <= config_.sentence_length, kName,
+    require(n <= config_.sentence_length, kHibert,
             "a sentence of {} tokens; expected at most sentence_length = {}: cut it after {} and "
             "let its end token follow",
             n, config_.sentence_length, config_.sentence_length - 1);
@@ -276,19 +276,19 @@ void Hibert::check(const PackedDocuments& in) const {
 }
 
 void Hibert::check(const PackedDocuments& in, const SentenceTargets& written) const {
-  require<NotImplemented>(config_.labels == 0, kName,
+  require<NotImplemented>(config_.labels == 0, kHibert,
                           "labels is {}, and such a model writes no sentences; set it to 0",
                           config_.labels);
   const int64_t sum = std::accumulate(written.lengths.begin(), written.lengths.end(), int64_t{0});
   require<ShapeError>(!written.slots.empty() && written.slots.size() == written.lengths.size() &&
                           sum == std::ssize(written.inputs) && sum == std::ssize(written.targets),
-                      kName,
+                      kHibert,
                       "{} sentences to write with {} lengths, {} tokens in all, {} inputs and {} "
                       "targets; expected a sentence, and as many of each",
                       written.slots.size(), written.lengths.size(), sum, written.inputs.size(),
                       written.targets.size());
   for (const int64_t slot : written.slots) {
-    require(slot >= 0 && slot < std::ssize(in.sentences), kName,
+    require(slot >= 0 && slot < std::ssize(in.sentences), kHibert,
             "sentence {} is to be written; expected 0 to {}", slot, in.sentences.size() - 1);
   }
 }
@@ -329,7 +329,7 @@ Tensor Hibert::ends_input(const PackedDocuments& in, Pass pass, LayerContext& la
 /// h_i = the state of the end token of sentence i. The last layer computes no other state, so that
 /// its queries, its sums and its feed-forward network have a row for each sentence.
 Tensor Hibert::sentence_vectors(const PackedDocuments& in, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(kHibert);
   check(in);
   return rows_by_document(in, pass, [&](const PackedDocuments& own) {
     LayerContext last;
@@ -349,7 +349,7 @@ Tensor Hibert::encode(const PackedDocuments& in, Pass pass) const {
   check(in);
   return rows_by_document(in, pass, [&](const PackedDocuments& own) {
     const Tensor x = documents_input(own, pass);
-    const Scope scope(kName);
+    const Scope scope(kHibert);
     LayerContext ctx;
     ctx.pattern = patterns::segments(own.documents);
     return select(documents_.forward(x, ctx, {}, pass.at("documents")).y, 0, 0);
@@ -357,7 +357,7 @@ Tensor Hibert::encode(const PackedDocuments& in, Pass pass) const {
 }
 
 Tensor Hibert::write(const Tensor& d, const SentenceTargets& written, Pass pass) const {
-  const Scope scope(kName);
+  const Scope scope(kHibert);
   std::vector<int64_t> rows;
   for (size_t s = 0; s < written.lengths.size(); ++s) {
     rows.insert(rows.end(), static_cast<size_t>(written.lengths[s]), static_cast<int64_t>(s));
@@ -421,7 +421,7 @@ Tensor Hibert::sentence_logits(const PackedDocuments& in, const SentenceTargets&
 }
 
 Tensor Hibert::label_logits(const PackedDocuments& in, Pass pass) const {
-  require<NotImplemented>(config_.labels > 0, kName,
+  require<NotImplemented>(config_.labels > 0, kHibert,
                           "labels is 0, and such a model labels no sentences; set it to 2 or more");
   const Tensor d = encode(in, pass);
   const Scope scope("labels");
@@ -445,8 +445,8 @@ std::unique_ptr<DecodeState> Hibert::start_writing(const PackedDocuments& in,
 
 Tensor Hibert::decode(const Tensor& tokens, DecodeState& state) const {
   const NoGrad off;
-  const Scope scope(kName);
-  StreamState& own = StreamState::of(state, kName, tokens);
+  const Scope scope(kHibert);
+  StreamState& own = StreamState::of(state, kHibert, tokens);
   const int64_t n = tokens.dim(1);
   const Tensor p = hibert_positions(config_.position_offset + own.position, n, config_.d_model,
                                     token_.weight.dtype(), device());
@@ -464,7 +464,7 @@ Tensor Hibert::decode(const Tensor& tokens, DecodeState& state) const {
 
 Tensor Hibert::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
-  require(layer >= 0 && layer < layers(), kName, "layer {} of {}", layer, layers());
+  require(layer >= 0 && layer < layers(), kHibert, "layer {} of {}", layer, layers());
   const CutRows row = cut(tokens);
   const PackedDocuments& in = row.documents;
   // The token of the row that a token is, as a row of the map and as a column, and a sentence.
@@ -501,18 +501,18 @@ Tensor Hibert::attention_map(const Tensor& tokens, int64_t layer) const {
 }
 
 AttentionOutline Hibert::attention_outline(int64_t /*layer*/, int64_t /*length*/) const {
-  fail<NotImplemented>(kName,
+  fail<NotImplemented>(kHibert,
                        "what a row sees depends on the tokens, which say where sentences end");
 }
 
 HibertConfig hibert_preset(std::string_view name) {
-  return preset_of<HibertConfig>(kName, presets, name);
+  return preset_of<HibertConfig>(kHibert, hibert_presets, name);
 }
 
 const ModelEntry& hibert_entry() {
   static const ModelEntry entry{
-      kName, "encoder of documents over an encoder of sentences, which writes masked sentences",
-      presets, make};
+      kHibert, "encoder of documents over an encoder of sentences, which writes masked sentences",
+      hibert_presets, hibert_spec};
   return entry;
 }
 

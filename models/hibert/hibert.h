@@ -110,7 +110,7 @@ class Hibert final : public DocumentModel {
   int64_t labels() const override { return config_.labels; }
   int64_t vocab() const override { return config_.vocab; }
   Device device() const override { return token_.weight.device(); }
-  /// Those of the sentence encoder and then those of the document encoder.
+  /// Layers of the sentence encoder, followed by layers of the document encoder.
   int64_t layers() const override { return config_.n_layer + config_.document_layers; }
   /// The last layer of the sentence encoder has the rows of end tokens alone, and in layers of the
   /// document encoder these stand for their sentences. The token before an end token that was added

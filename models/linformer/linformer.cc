@@ -16,10 +16,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "linformer";
+constexpr const char* kLinformer = "linformer";
 
 /// RoBERTa's recipe with the paper's 250,000 updates (sec. 5.1).
-constexpr TrainingDefaults of_length(int64_t length) {
+constexpr TrainingDefaults linformer_of_length(int64_t length) {
   return {.length = length,
           .batch = 131'072 / length,
           .steps = 250'000,
@@ -31,7 +31,7 @@ constexpr TrainingDefaults of_length(int64_t length) {
           .weight_decay = 0.01};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset linformer_presets[] = {
     // Differs from the paper because it learns more in few steps; docs/linformer.md.
     {"small",
      "4 layers of 128, length 512 projected to 64; masked bytes in minutes",
@@ -46,34 +46,35 @@ constexpr Preset presets[] = {
     {"base512", "12 layers of 768, length 512 projected to 128 (RoBERTa base)", "",
      "norm_eps=1e-5 vocab=50265 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_max=512 "
      "position_offset=2 token_types=1 mask_id=50264 r=128",
-     of_length(512)},
-    {"base512_256", "the same projected to 256", "base512", "r=256", of_length(512)},
+     linformer_of_length(512)},
+    {"base512_256", "the same projected to 256", "base512", "r=256", linformer_of_length(512)},
     {"base512_layerwise", "projected to 256 by one matrix for all layers", "base512_256",
-     "sharing=layerwise", of_length(512)},
+     "sharing=layerwise", linformer_of_length(512)},
     {"base1024", "12 layers of 768, length 1024 projected to 256", "base512", "n_max=1024 r=256",
-     of_length(1024)},
+     linformer_of_length(1024)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Linformer, LinformerConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> linformer_spec(std::string_view preset) {
+  return preset_spec<Linformer, LinformerConfig>(kLinformer, linformer_presets, preset);
 }
 
-void check(const LinformerConfig& c) {
-  require(!c.causal, kName,
+void require_consistent(const LinformerConfig& c) {
+  require(!c.causal, kLinformer,
           "causal is true; expected false: a projected row mixes all positions, so that a mask "
           "cannot hide later ones");
-  check_fields(kName, c);
-  require_heads(kName, c.d_model, c.n_head);
-  require(!c.r.empty(), kName, "r is empty; expected a projected length, or one for each layer");
+  check_fields(kLinformer, c);
+  require_heads(kLinformer, c.d_model, c.n_head);
+  require(!c.r.empty(), kLinformer,
+          "r is empty; expected a projected length, or one for each layer");
   for (const int64_t r : c.r) {
-    require(r >= 1 && r <= c.n_max, kName, "r is {}; expected 1 to n_max = {}", r, c.n_max);
-    require(c.sharing != ProjectionSharing::layerwise || r == c.r.front(), kName,
+    require(r >= 1 && r <= c.n_max, kLinformer, "r is {}; expected 1 to n_max = {}", r, c.n_max);
+    require(c.sharing != ProjectionSharing::layerwise || r == c.r.front(), kLinformer,
             "r is {} and {}; sharing = layerwise needs one r for all layers", c.r.front(), r);
   }
 }
 
 std::vector<std::unique_ptr<Layer>> attention_layers(const LinformerConfig& c, const Init& init) {
-  check(c);
+  require_consistent(c);
   const Scheme weights = Scheme::truncated_normal(c.init_std);
   const AttentionOptions heads{.d_model = c.d_model,
                                .n_head = c.n_head,
@@ -97,7 +98,7 @@ std::vector<std::unique_ptr<Layer>> attention_layers(const LinformerConfig& c, c
 }  // namespace
 
 LinformerOptions linformer_options(const LinformerConfig& c, int64_t layer) {
-  check(c);
+  require_consistent(c);
   return {.projection = c.projection,
           .sharing = c.sharing,
           .order = c.projection_order,
@@ -108,10 +109,10 @@ LinformerOptions linformer_options(const LinformerConfig& c, int64_t layer) {
 }
 
 Linformer::Linformer(const LinformerConfig& config, const Init& init)
-    : Encoder(kName, config, attention_layers(config, init), init), config_(config) {}
+    : Encoder(kLinformer, config, attention_layers(config, init), init), config_(config) {}
 
 LayerContext Linformer::layer_context(const EncoderInputs& in, Pass /*pass*/) const {
-  require_no_mask(kName, in);
+  require_no_mask(kLinformer, in);
   LayerContext seen;
   seen.lengths = in.lengths;
   return seen;
@@ -132,12 +133,13 @@ AttentionOutline Linformer::attention_outline(int64_t layer, int64_t length) con
 }
 
 LinformerConfig linformer_preset(std::string_view name) {
-  return preset_of<LinformerConfig>(kName, presets, name);
+  return preset_of<LinformerConfig>(kLinformer, linformer_presets, name);
 }
 
 const ModelEntry& linformer_entry() {
-  static const ModelEntry entry{
-      kName, "encoder whose rows attend to a few learned mixtures of all rows", presets, make};
+  static const ModelEntry entry{kLinformer,
+                                "encoder whose rows attend to a few learned mixtures of all rows",
+                                linformer_presets, linformer_spec};
   return entry;
 }
 

@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "linformer attention";
+constexpr const char* kLinformerAttention = "linformer attention";
 
 Scheme start_of(const LinformerOptions& o) {
   const auto r = static_cast<double>(o.r);
@@ -53,7 +53,8 @@ SequenceProjection::SequenceProjection(const LinformerOptions& options,
                                        const AttentionOptions& heads, const Init& init)
     : options_(options), n_head_(heads.n_head) {
   const LinformerOptions& o = options_;
-  require(o.r >= 1 && o.r <= o.n_max, kName, "r is {}; expected 1 to n_max = {}", o.r, o.n_max);
+  require(o.r >= 1 && o.r <= o.n_max, kLinformerAttention, "r is {}; expected 1 to n_max = {}", o.r,
+          o.n_max);
   const Init here = init.at("weight");
   const auto make = [&](const Shape& shape, const Scheme& scheme) {
     return o.frozen ? here.make_buffer(shape, scheme) : here.make(shape, scheme);
@@ -87,8 +88,8 @@ SequenceProjection SequenceProjection::of(const HeadShare& share) const {
 }
 
 Tensor SequenceProjection::forward(const Tensor& x, const Tensor& lengths) const {
-  require(x.dim(1) <= options_.n_max, kName, "{} rows are more than E has columns; n_max is {}",
-          x.dim(1), options_.n_max);
+  require(x.dim(1) <= options_.n_max, kLinformerAttention,
+          "{} rows are more than E has columns; n_max is {}", x.dim(1), options_.n_max);
   switch (options_.projection) {
     case RowProjection::linear:
       return mixed(fill_padding(x, lengths, 0));

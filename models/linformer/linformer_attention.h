@@ -73,7 +73,7 @@ class SequenceProjection : public Module {
   Tensor lengths(const Tensor& lengths, int64_t length) const;
   /// Whether each head has weights of its own.
   bool by_head() const;
-  /// The projection of a share of the columns: those of its heads.
+  /// The projection for the columns of a process's heads.
   SequenceProjection of(const HeadShare& share) const;
   void visit(Visitor& v) override;
 

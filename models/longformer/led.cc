@@ -10,17 +10,17 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "led";
+constexpr const char* kLed = "led";
 
-constexpr TrainingDefaults published{.length = 16'384,
-                                     .batch = 16,
-                                     .steps = 60'000,
-                                     .lr = 3e-5,
-                                     .warmup = 1'000,
-                                     .lr_floor = 0,
-                                     .clip = 1};
+constexpr TrainingDefaults led_published{.length = 16'384,
+                                         .batch = 16,
+                                         .steps = 60'000,
+                                         .lr = 3e-5,
+                                         .warmup = 1'000,
+                                         .lr_floor = 0,
+                                         .clip = 1};
 
-constexpr Preset presets[] = {
+constexpr Preset led_presets[] = {
     // Few steps learn more without dropout and with wider initialization (docs/longformer.md). The
     // token table is also the head's: a wide one favours some tokens initially.
     {"small",
@@ -41,22 +41,22 @@ constexpr Preset presets[] = {
     {"base", "6 + 6 layers of 768, sources of 16384, windows of 512 a side (LED base)", "",
      "vocab=50265 n_layer=6 n_head=12 d_model=768 d_ff=3072 n_max=16384 n_max_target=1024 "
      "one_sided_window=512",
-     published},
+     led_published},
     {"large", "12 + 12 layers of 1024, sources of 16384, windows of 512 a side (LED large)", "base",
-     "n_layer=12 n_head=16 d_model=1024 d_ff=4096", published},
+     "n_layer=12 n_head=16 d_model=1024 d_ff=4096", led_published},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Led, LedConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> led_spec(std::string_view preset) {
+  return preset_spec<Led, LedConfig>(kLed, led_presets, preset);
 }
 
 std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
-  check_fields(kName, c);
-  require_heads(kName, c.d_model, c.n_head);
+  check_fields(kLed, c);
+  require_heads(kLed, c.d_model, c.n_head);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     layers.push_back(std::make_unique<LongformerAttention>(
-        longformer_attention(kName, c, i), init.at("encoder").at("layers").at(i).at("attention")));
+        longformer_attention(kLed, c, i), init.at("encoder").at("layers").at(i).at("attention")));
   }
   return layers;
 }
@@ -100,7 +100,7 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
 }
 
 Led::Led(const LedConfig& config, const Init& init)
-    : EncoderDecoder(kName, shell_of(config), init, encoder_attention(config, init)),
+    : EncoderDecoder(kLed, shell_of(config), init, encoder_attention(config, init)),
       config_(config) {}
 
 LayerContext Led::layer_context(const SequenceInputs& in, Pass /*pass*/) const {
@@ -110,7 +110,7 @@ LayerContext Led::layer_context(const SequenceInputs& in, Pass /*pass*/) const {
   if (const Tensor hidden = hidden_tokens(in)) ctx.own.set(HiddenTokens{hidden});
   if (in.global) {
     if (in.global.shape() != in.source.shape()) {
-      fail_with<ShapeError>(kName, "global must be [B, S] as the source",
+      fail_with<ShapeError>(kLed, "global must be [B, S] as the source",
                             {{"source", in.source}, {"global", in.global}});
     }
     ctx.own.set(global_tokens(in.global, in.lengths, device()));
@@ -121,17 +121,19 @@ LayerContext Led::layer_context(const SequenceInputs& in, Pass /*pass*/) const {
 }
 
 AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  return longformer_outline(longformer_attention(kName, config_, layer), length,
+  require(layer >= 0 && layer < config_.n_layer, kLed, "layer {} of {}", layer, config_.n_layer);
+  return longformer_outline(longformer_attention(kLed, config_, layer), length,
                             config_.globals != GlobalDefault::none);
 }
 
-LedConfig led_preset(std::string_view name) { return preset_of<LedConfig>(kName, presets, name); }
+LedConfig led_preset(std::string_view name) {
+  return preset_of<LedConfig>(kLed, led_presets, name);
+}
 
 const ModelEntry& led_entry() {
   static const ModelEntry entry{
-      kName, "encoder-decoder over long sources: Longformer's encoder, BART's decoder", presets,
-      make};
+      kLed, "encoder-decoder over long sources: Longformer's encoder, BART's decoder", led_presets,
+      led_spec};
   return entry;
 }
 

@@ -3,9 +3,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
-constexpr auto names = joined(
+constexpr auto led_names = joined(
     detail::sequence_names,
     {
         {"embed.source_norm", "encoder.layernorm_embedding"},
@@ -22,27 +20,32 @@ constexpr auto names = joined(
         {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
     });
 
-constexpr auto untied_names = joined(detail::sequence_tables, names);
+constexpr auto led_untied_names = joined(detail::sequence_tables, led_names);
 
 }  // namespace
 
-constinit const CheckpointFormat led_format{
-    "led", "led.", names, detail::sequence_heads, detail::sequence_unused, detail::stored_sequence};
+constinit const CheckpointFormat led_format{"led",
+                                            "led.",
+                                            led_names,
+                                            detail::sequence_heads,
+                                            detail::sequence_unused,
+                                            detail::stored_sequence};
 constinit const CheckpointFormat led_untied_format{"led",
                                                    "led.",
-                                                   untied_names,
+                                                   led_untied_names,
                                                    detail::sequence_heads,
                                                    detail::sequence_untied_unused,
                                                    detail::stored_sequence};
 
 LedConfig led_config(const LedKeys& k) {
-  require(k.model_type == "led", kOp, "model_type is \"{}\"; expected \"led\"", k.model_type);
+  require(k.model_type == "led", detail::checkpoint_op, "model_type is \"{}\"; expected \"led\"",
+          k.model_type);
   LedConfig c = led_preset("base");
   detail::set_sequence(k, c);
   c.n_max = k.max_encoder_position_embeddings;
   c.n_max_target = k.max_decoder_position_embeddings;
   const auto windows = std::ssize(k.attention_window);
-  require(windows == 1 || windows == k.encoder_layers, kOp,
+  require(windows == 1 || windows == k.encoder_layers, detail::checkpoint_op,
           "attention_window has {} numbers; expected one, or encoder_layers, {}", windows,
           k.encoder_layers);
   c.one_sided_window = detail::one_sided(k.attention_window);
@@ -51,17 +54,19 @@ LedConfig led_config(const LedKeys& k) {
 }
 
 LedKeys led_keys(const LedConfig& c) {
-  require(c.position_offset == 0 && c.norm_eps == 1e-5, kOp,
+  require(c.position_offset == 0 && c.norm_eps == 1e-5, detail::checkpoint_op,
           "a model of type led has position_offset = 0 and norm_eps = 1e-5, not {} and {}",
           c.position_offset, c.norm_eps);
-  require(!has_dilation(c.dilation, c.dilated_heads), kOp, "a model of type led has no dilation");
+  require(!has_dilation(c.dilation, c.dilated_heads), detail::checkpoint_op,
+          "a model of type led has no dilation");
   LedKeys k;
   detail::get_sequence(c, k);
   k.max_encoder_position_embeddings = c.n_max;
   k.max_decoder_position_embeddings = c.n_max_target;
   k.attention_window.clear();
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    k.attention_window.push_back(2 * of_layer(kOp, "one_sided_window", c.one_sided_window, i));
+    k.attention_window.push_back(
+        2 * of_layer(detail::checkpoint_op, "one_sided_window", c.one_sided_window, i));
   }
   k.decoder_start_token_id = c.start_token;
   return k;

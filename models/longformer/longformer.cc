@@ -26,7 +26,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "longformer";
+constexpr const char* kLongformer = "longformer";
 
 /// Returns the global tokens of a batch; empty if there are none.
 const GlobalTokens& globals_of(const LayerContext& ctx) {
@@ -41,17 +41,17 @@ AttentionPattern without_hidden(AttentionPattern pattern, const LayerContext& ct
 }
 
 /// Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
-constexpr TrainingDefaults published{.length = 4096,
-                                     .batch = 64,
-                                     .steps = 65'000,
-                                     .lr = 3e-5,
-                                     .warmup = 500,
-                                     .lr_floor = 0,
-                                     .clip = 5,
-                                     .weight_decay = 0.01};
+constexpr TrainingDefaults longformer_published{.length = 4096,
+                                                .batch = 64,
+                                                .steps = 65'000,
+                                                .lr = 3e-5,
+                                                .warmup = 500,
+                                                .lr_floor = 0,
+                                                .clip = 5,
+                                                .weight_decay = 0.01};
 /// Table 14: 15 and 5 epochs; the paper's number of steps counts questions. Rows of triviaqa are
 /// pairs of a question and a document, so there are more of them.
-constexpr TrainingDefaults of_task(int64_t steps, int64_t warmup) {
+constexpr TrainingDefaults longformer_of_task(int64_t steps, int64_t warmup) {
   return {.length = 4096,
           .batch = 32,
           .steps = steps,
@@ -61,7 +61,7 @@ constexpr TrainingDefaults of_task(int64_t steps, int64_t warmup) {
           .weight_decay = 0.01};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset longformer_presets[] = {
     // Few steps learn more without dropout and with wider initialization; docs/longformer.md.
     {"small",
      "4 layers of 128, length 1024, windows of 32 a side; masked bytes in minutes",
@@ -77,27 +77,27 @@ constexpr Preset presets[] = {
     {"base", "12 layers of 768, length 4096, windows of 256 a side (Longformer base)", "",
      "norm_eps=1e-5 vocab=50265 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_max=4096 "
      "position_offset=2 token_types=1 mask_id=50264 one_sided_window=256",
-     published},
+     longformer_published},
     {"large", "24 layers of 1024, length 4096, windows of 256 a side (Longformer large)", "base",
-     "n_layer=24 n_head=16 d_model=1024 d_ff=4096", published},
+     "n_layer=24 n_head=16 d_model=1024 d_ff=4096", longformer_published},
     // Four more tokens mark questions and candidates.
     {"wikihop", "base that chooses one of some candidates, with the paper's steps and rates",
-     "base", "vocab=50269 mlm_head=false choice_head=true", of_task(20'500, 200)},
+     "base", "vocab=50269 mlm_head=false choice_head=true", longformer_of_task(20'500, 200)},
     {"triviaqa", "base that finds answers in documents, with the paper's steps and rates", "base",
-     "mlm_head=false span_head=true", of_task(9'670, 1000)},
+     "mlm_head=false span_head=true", longformer_of_task(9'670, 1000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Longformer, LongformerConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> longformer_spec(std::string_view preset) {
+  return preset_spec<Longformer, LongformerConfig>(kLongformer, longformer_presets, preset);
 }
 
 std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
                                                      const std::function<Init(int64_t)>& init) {
-  check_fields(kName, c);
+  check_fields(kLongformer, c);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     layers.push_back(
-        std::make_unique<LongformerAttention>(longformer_attention(kName, c, i), init(i)));
+        std::make_unique<LongformerAttention>(longformer_attention(kLongformer, c, i), init(i)));
   }
   return layers;
 }
@@ -231,7 +231,7 @@ int64_t window_reach(std::string_view model, std::string_view option, int64_t w,
 }
 
 Longformer::Longformer(const LongformerConfig& config, const Init& init)
-    : Encoder(kName, config,
+    : Encoder(kLongformer, config,
               attention_layers(config, [&](int64_t i) { return attention_init(init, i); }), init),
       config_(config) {}
 
@@ -239,17 +239,17 @@ LayerContext Longformer::layer_context(const EncoderInputs& in, Pass /*pass*/) c
   const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
   LayerContext seen;
   seen.lengths = in.lengths;
-  if (const Tensor hidden = hidden_tokens(kName, in)) seen.own.set(HiddenTokens{hidden});
+  if (const Tensor hidden = hidden_tokens(kLongformer, in)) seen.own.set(HiddenTokens{hidden});
   if (in.global) {
     if (in.global.rank() != 2 || in.global.dim(0) != batch || in.global.dim(1) != length) {
-      fail_with<ShapeError>(kName, "global must be [B, L] as the tokens",
+      fail_with<ShapeError>(kLongformer, "global must be [B, L] as the tokens",
                             {{"tokens", in.tokens}, {"global", in.global}});
     }
     seen.own.set(global_tokens(in.global, in.lengths, device()));
     return seen;
   }
   const bool asks = config_.classes > 0 || config_.span_head || config_.choice_head;
-  require(config_.globals != GlobalDefault::by_task || !asks, kName,
+  require(config_.globals != GlobalDefault::by_task || !asks, kLongformer,
           "which tokens are global? set EncoderInputs::global (for classes the first token, for "
           "answers those of the question), or the option globals to first or none");
   if (config_.globals == GlobalDefault::first) {
@@ -267,7 +267,7 @@ Tensor Longformer::global_by_separator(const Tensor& tokens) const {
   std::vector<uint8_t> mask(static_cast<size_t>(batch * length), 0);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t end = ends[static_cast<size_t>(b)];
-    require(end >= 0, kName,
+    require(end >= 0, kLongformer,
             "sample {} has no token separator_id = {}, which tells what is global; set "
             "EncoderInputs::global, or the option globals to first or none",
             b, config_.separator_id);
@@ -306,18 +306,20 @@ Tensor Longformer::attention_map(const Tensor& tokens, int64_t layer) const {
 }
 
 AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  return longformer_outline(longformer_attention(kName, config_, layer), length,
+  require(layer >= 0 && layer < config_.n_layer, kLongformer, "layer {} of {}", layer,
+          config_.n_layer);
+  return longformer_outline(longformer_attention(kLongformer, config_, layer), length,
                             config_.globals == GlobalDefault::first);
 }
 
 LongformerConfig longformer_preset(std::string_view name) {
-  return preset_of<LongformerConfig>(kName, presets, name);
+  return preset_of<LongformerConfig>(kLongformer, longformer_presets, name);
 }
 
 const ModelEntry& longformer_entry() {
-  static const ModelEntry entry{kName, "encoder whose tokens see a window and some global tokens",
-                                presets, make};
+  static const ModelEntry entry{kLongformer,
+                                "encoder whose tokens see a window and some global tokens",
+                                longformer_presets, longformer_spec};
   return entry;
 }
 

@@ -42,8 +42,8 @@ class LongformerAttention final : public Layer {
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, D] -> [B, H, L, d]
   Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
-  /// Weighted sums of values [B, H, L, n]. sliding() returns those of rows that are not global, [B,
-  /// H, L, n], with 0 in global rows; global() returns those of global rows, [B, H, G, n].
+  /// Weighted sums of values [B, H, L, n]. sliding() computes the rows that are not global, [B, H,
+  /// L, n], with 0 in global rows; global() computes the global rows, [B, H, G, n].
   Tensor sliding(const Projected& p, const LayerContext& ctx, const Dropout& dropout) const;
   Tensor global(const Tensor& x, const Keys& of, const LayerContext& ctx, const Dropout& dropout,
                 const HeadShare& share = {}) const;

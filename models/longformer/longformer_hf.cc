@@ -5,10 +5,8 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
 /// An encoder's names and the global projections.
-constexpr auto names =
+constexpr auto longformer_names =
     joined(detail::encoder_names,
            {{"layers.#.attention.q_global", "encoder.layer.#.attention.self.query_global"},
             {"layers.#.attention.k_global", "encoder.layer.#.attention.self.key_global"},
@@ -16,9 +14,14 @@ constexpr auto names =
 
 }  // namespace
 
-constinit const CheckpointFormat longformer_format{
-    "longformer",           "longformer.", names, detail::roberta_heads,
-    detail::roberta_unused, nullptr,       {},    detail::roberta_untied};
+constinit const CheckpointFormat longformer_format{"longformer",
+                                                   "longformer.",
+                                                   longformer_names,
+                                                   detail::roberta_heads,
+                                                   detail::roberta_unused,
+                                                   nullptr,
+                                                   {},
+                                                   detail::roberta_untied};
 
 LongformerKeys::LongformerKeys() {
   model_type = "longformer";
@@ -26,14 +29,14 @@ LongformerKeys::LongformerKeys() {
 }
 
 LongformerConfig longformer_config(const LongformerKeys& k) {
-  require(k.model_type == "longformer", kOp, "model_type is \"{}\"; expected \"longformer\"",
-          k.model_type);
+  require(k.model_type == "longformer", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"longformer\"", k.model_type);
   EncoderKeys shared = k;
   shared.model_type = "roberta";  // for its position tables
   LongformerConfig c;
   set_encoder(shared, c);
   const auto windows = std::ssize(k.attention_window);
-  require(windows == 1 || windows == k.num_hidden_layers, kOp,
+  require(windows == 1 || windows == k.num_hidden_layers, detail::checkpoint_op,
           "attention_window has {} numbers; expected one, or num_hidden_layers, {}", windows,
           k.num_hidden_layers);
   c.one_sided_window = detail::one_sided(k.attention_window);
@@ -42,7 +45,7 @@ LongformerConfig longformer_config(const LongformerKeys& k) {
 }
 
 LongformerKeys longformer_keys(const LongformerConfig& c) {
-  require(!has_dilation(c.dilation, c.dilated_heads), kOp,
+  require(!has_dilation(c.dilation, c.dilated_heads), detail::checkpoint_op,
           "a model of type longformer has no dilation");
   LongformerKeys k;
   static_cast<EncoderKeys&>(k) = encoder_keys(c, "roberta");

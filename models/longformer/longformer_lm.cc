@@ -17,9 +17,9 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "longformer_lm";
+constexpr const char* kLongformerLM = "longformer_lm";
 
-constexpr TrainingDefaults published(int64_t steps) {
+constexpr TrainingDefaults longformer_lm_published(int64_t steps) {
   return {.length = 2048,
           .batch = 32,
           .steps = steps,
@@ -30,7 +30,7 @@ constexpr TrainingDefaults published(int64_t steps) {
           .weight_decay = 0.01};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset longformer_lm_presets[] = {
     // Few steps learn more with wider initialization (docs/longformer.md), except of the token
     // table, which is also the head's: with a wide one the initial model predicts each token to
     // repeat. For the same number of bytes, many small steps learn more than a few large ones.
@@ -49,36 +49,37 @@ constexpr Preset presets[] = {
     {"base", "12 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "",
      "n_layer=12 n_head=8 d_model=512 d_ff=2048 dropout=0.2 "
      "window=32,32,64,64,128,128,256,256,256,512,512,512 dilation=1,1,1,1,1,1,2,2,3,3,4,4",
-     published(430'000)},
+     longformer_lm_published(430'000)},
     {"large", "30 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "base",
      "n_layer=30 dropout=0.4 "
      "window=32,32,32,32,32,64,64,64,64,64,128,128,128,128,128,256,256,256,256,256,256,256,256,512,"
      "512,512,512,512,512,512 "
      "dilation=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2,2,2,2,2,3,3,3,3,3,4,4,4,4,4",
-     published(350'000)},
+     longformer_lm_published(350'000)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<LongformerLM, LongformerLMConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> longformer_lm_spec(std::string_view preset) {
+  return preset_spec<LongformerLM, LongformerLMConfig>(kLongformerLM, longformer_lm_presets,
+                                                       preset);
 }
 
 int64_t window_of(const LongformerLMConfig& c, int64_t i) {
-  return of_layer(kName, "window", c.window, i);
+  return of_layer(kLongformerLM, "window", c.window, i);
 }
 
 int64_t dilation_of(const LongformerLMConfig& c, int64_t i) {
-  return of_layer(kName, "dilation", c.dilation, i);
+  return of_layer(kLongformerLM, "dilation", c.dilation, i);
 }
 
 int64_t dilated_heads(const LongformerLMConfig& c) {
-  return dilated_of(kName, c.dilated_heads, c.n_head);
+  return dilated_of(kLongformerLM, c.dilated_heads, c.n_head);
 }
 
-void check(const LongformerLMConfig& c) {
-  check_fields(kName, c);
-  require_heads(kName, c.d_model, c.n_head);
+void require_consistent(const LongformerLMConfig& c) {
+  check_fields(kLongformerLM, c);
+  require_heads(kLongformerLM, c.d_model, c.n_head);
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    window_reach(kName, "window", window_of(c, i), dilation_of(c, i));
+    window_reach(kLongformerLM, "window", window_of(c, i), dilation_of(c, i));
   }
   dilated_heads(c);
 }
@@ -99,9 +100,9 @@ AttentionPattern pattern_of(const LongformerLMConfig& c, int64_t i, int64_t quer
 }
 
 DecoderOptions decoder_of(const LongformerLMConfig& c) {
-  check(c);
+  require_consistent(c);
   const double usual = c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std;
-  DecoderOptions o = decoder_options(kName, c);
+  DecoderOptions o = decoder_options(kLongformerLM, c);
   o.token = Scheme::normal(c.embed_std > 0 ? c.embed_std : usual);
   o.classifier = Scheme::normal(c.init_std);
   o.tie_embedding = c.tie_embedding;
@@ -113,7 +114,7 @@ DecoderOptions decoder_of(const LongformerLMConfig& c) {
 }  // namespace
 
 LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor) {
-  for (int64_t& w : config.window) w = window_reach(kName, "window", w, factor);
+  for (int64_t& w : config.window) w = window_reach(kLongformerLM, "window", w, factor);
   return config;
 }
 
@@ -125,7 +126,8 @@ double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase) 
 
 std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases) {
   constexpr int64_t most = 20;  // the last length is then about half a million times the first
-  require(phases >= 1 && phases <= most, kName, "got {} phases; expected 1 to {}", phases, most);
+  require(phases >= 1 && phases <= most, kLongformerLM, "got {} phases; expected 1 to {}", phases,
+          most);
   std::vector<TrainingPhase> all;
   for (int64_t p = 0; p < phases; ++p) {
     const int64_t factor = int64_t{1} << p;
@@ -203,13 +205,14 @@ int64_t LongformerLM::first_visible(int64_t position) const {
 }
 
 LongformerLMConfig longformer_lm_preset(std::string_view name) {
-  return preset_of<LongformerLMConfig>(kName, presets, name);
+  return preset_of<LongformerLMConfig>(kLongformerLM, longformer_lm_presets, name);
 }
 
 const ModelEntry& longformer_lm_entry() {
   static const ModelEntry entry{
-      kName, "causal language model with growing windows, some dilated, and relative positions",
-      presets, make};
+      kLongformerLM,
+      "causal language model with growing windows, some dilated, and relative positions",
+      longformer_lm_presets, longformer_lm_spec};
   return entry;
 }
 

@@ -20,12 +20,13 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "performer";
+constexpr const char* kPerformer = "performer";
 
-constexpr TrainingDefaults few_steps{.length = 1024, .batch = 2, .steps = 2000, .lr = 2e-3};
-constexpr TrainingDefaults test_steps{.length = 12, .batch = 4, .steps = 200};
+constexpr TrainingDefaults performer_few_steps{
+    .length = 1024, .batch = 2, .steps = 2000, .lr = 2e-3};
+constexpr TrainingDefaults performer_test_steps{.length = 12, .batch = 4, .steps = 200};
 /// Appendix B of the paper, without what depends on its accelerators.
-constexpr TrainingDefaults of_length(int64_t length) {
+constexpr TrainingDefaults performer_of_length(int64_t length) {
   return {.length = length,
           .batch = 8,
           .steps = 100'000,
@@ -35,51 +36,51 @@ constexpr TrainingDefaults of_length(int64_t length) {
           .weight_decay = 0.1};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset performer_presets[] = {
     // Differs from the literature because it learns more in few steps; docs/performer.md.
     {"small", "decoder, 4 layers of 128, 64 positive features; trains on bytes in minutes", "",
      "d_ff=256 n_features=64 tie_embedding=true init_std=0.05 embed_std=0.02 emb_scale=true",
-     few_steps},
+     performer_few_steps},
     {"tiny", "decoder, 2 layers of 16, 8 positive features, 17 tokens; for tests", "",
      "vocab=17 n_layer=2 n_head=2 d_model=16 d_ff=32 n_max=24 n_features=8 redraw_interval=3",
-     test_steps},
+     performer_test_steps},
     // 256 bytes and [MASK].
     {"encoder", "encoder, 4 layers of 128, 64 positive features; masked bytes", "small",
-     "wiring=encoder vocab=257 mlm_head=true", few_steps},
+     "wiring=encoder vocab=257 mlm_head=true", performer_few_steps},
     // 25 residues, the end of a protein, and [MASK].
     {"proteins", "encoder, 4 layers of 128, 64 ReLU features; masked residues", "encoder",
-     "vocab=27 features=relu feature_epsilon=1e-3 redraw_interval=0", few_steps},
+     "vocab=27 features=relu feature_epsilon=1e-3 redraw_interval=0", performer_few_steps},
     {"proteins_next", "decoder, 4 layers of 128, 64 ReLU features; next residues", "small",
-     "vocab=27 features=relu feature_epsilon=1e-3 redraw_interval=0", few_steps},
+     "vocab=27 features=relu feature_epsilon=1e-3 redraw_interval=0", performer_few_steps},
     {"base", "decoder, 6 layers of 512, d ln d positive features (Choromanski et al. 2021)", "",
      "n_layer=6 n_head=8 d_model=512 d_ff=2048 emb_scale=true dropout=0.1 n_max=8192",
-     of_length(8192)},
+     performer_of_length(8192)},
     {"trembl", "decoder on proteins, 36 layers of 512, 256 ReLU features (U)", "base",
      "vocab=27 n_layer=36 d_ff=1024 n_features=256 features=relu feature_epsilon=1e-3 n_max=1024 "
      "redraw_interval=0",
-     of_length(1024)},
+     performer_of_length(1024)},
     {"trembl_masked", "encoder on proteins, 36 layers of 512, 256 ReLU features (B)", "trembl",
-     "wiring=encoder mlm_head=true", of_length(1024)},
+     "wiring=encoder mlm_head=true", performer_of_length(1024)},
     {"trembl_softmax", "decoder on proteins, 36 layers of 512, 256 positive features", "trembl",
-     "features=positive feature_epsilon=0 redraw_interval=1000", of_length(1024)},
+     "features=positive feature_epsilon=0 redraw_interval=1000", performer_of_length(1024)},
     {"trembl_long", "decoder on joined proteins, 6 layers of 512, 256 ReLU features", "trembl",
-     "n_layer=6 d_ff=2048 n_max=8192", of_length(8192)},
+     "n_layer=6 d_ff=2048 n_max=8192", performer_of_length(8192)},
     {"imagenet64", "decoder on images of 64 x 64 x 3, 6 layers of 512, 256 positive features",
-     "base", "n_features=256 n_max=12288", of_length(12'288)},
+     "base", "n_features=256 n_max=12288", performer_of_length(12'288)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Performer, PerformerConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> performer_spec(std::string_view preset) {
+  return preset_spec<Performer, PerformerConfig>(kPerformer, performer_presets, preset);
 }
 
 const PerformerConfig& checked(const PerformerConfig& c) {
-  require(c.positions != Positions::shaw, kName,
+  require(c.positions != Positions::shaw, kPerformer,
           "relative positions (shaw) have no features; set positions to sinusoid or learned");
-  require(c.local == Locality::none, kName, "local = {}; features have no windows: set it to none",
-          name_of_value(c.local));
-  require(!c.sparse_probabilities(), kName,
+  require(c.local == Locality::none, kPerformer,
+          "local = {}; features have no windows: set it to none", name_of_value(c.local));
+  require(!c.sparse_probabilities(), kPerformer,
           "alpha > 1 and learn_alpha have no features; set alpha to 1");
-  require(!c.couple, kName, "couple is for a Transformer's own attention; set it to false");
+  require(!c.couple, kPerformer, "couple is for a Transformer's own attention; set it to false");
   return c;
 }
 
@@ -98,8 +99,8 @@ const PerformerAttention& Performer::attention(int64_t layer) const {
 
 std::vector<FeatureError> Performer::feature_errors(const Tensor& tokens) const {
   const NoGrad off;
-  const Scope scope(kName);
-  require<NotImplemented>(config_.wiring != Wiring::encoder_decoder, kName,
+  const Scope scope(kPerformer);
+  require<NotImplemented>(config_.wiring != Wiring::encoder_decoder, kPerformer,
                           "an encoder_decoder does not measure its features");
   LayerContext ctx;
   ctx.pattern = config_.wiring == Wiring::encoder ? patterns::dense() : patterns::causal();
@@ -116,9 +117,10 @@ std::vector<FeatureError> Performer::feature_errors(const Tensor& tokens) const 
 std::string Performer::remark(int64_t length) const {
   const PerformerAttention& first = attention(0);
   if (first.exact(length)) {
-    return fmt::format("{}: {} tokens are attended to exactly, without features", kName, length);
+    return fmt::format("{}: {} tokens are attended to exactly, without features", kPerformer,
+                       length);
   }
-  return fmt::format("{}: {} tokens are attended to by {} features = {}", kName, length,
+  return fmt::format("{}: {} tokens are attended to by {} features = {}", kPerformer, length,
                      first.features(), name_of_value(config_.features));
 }
 
@@ -137,12 +139,12 @@ std::vector<std::string> Performer::report(const Tensor& tokens) const {
 }
 
 PerformerConfig performer_preset(std::string_view name) {
-  return preset_of<PerformerConfig>(kName, presets, name);
+  return preset_of<PerformerConfig>(kPerformer, performer_presets, name);
 }
 
 const ModelEntry& performer_entry() {
-  static const ModelEntry entry{kName, "Transformer whose attention is a product of features",
-                                presets, make};
+  static const ModelEntry entry{kPerformer, "Transformer whose attention is a product of features",
+                                performer_presets, performer_spec};
   return entry;
 }
 

@@ -28,8 +28,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "reformer";
-
 /// W2 f(Drop(W1 x + b1)) + b2: dropout precedes the activation, as in the authors' code.
 class ReformerFeedForward : public Layer {
  public:
@@ -102,7 +100,7 @@ int64_t exit_width(const ReformerConfig& c) { return c.mean_exit ? c.d_model : 2
 
 DecoderOptions decoder_of(const ReformerConfig& c) {
   c.check();
-  DecoderOptions o = decoder_options(kName, c);
+  DecoderOptions o = decoder_options(ReformerConfig::model_name, c);
   o.n_max = c.n_max;
   o.d_exit = exit_width(c);
   o.token = Scheme::normal(c.embed_std);
@@ -192,7 +190,7 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
   final_norm_ = Normalization(NormKind::layer, exit_width(c), c.norm_eps, init.at("final_norm"));
   if (c.torch_seed >= 0) set_torch_rotations(init);
   require(
-      (c.classes == 0 && !c.span_head) || !c.causal, kName,
+      (c.classes == 0 && !c.span_head) || !c.causal, ReformerConfig::model_name,
       "classes = {} and span_head = {} with causal = true; these heads need rows that attend to "
       "the whole text: causal = false",
       c.classes, c.span_head);
@@ -205,8 +203,8 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
 
 void Reformer::set_torch_rotations(const Init& init) {
   const ReformerConfig& c = config_;
-  require(!c.buckets.empty(), kName, "torch_seed = {} needs the number of buckets; set buckets",
-          c.torch_seed);
+  require(!c.buckets.empty(), ReformerConfig::model_name,
+          "torch_seed = {} needs the number of buckets; set buckets", c.torch_seed);
   int64_t width = 0;  // a number of buckets may have two factors, each with its own rotations
   for (const int64_t n : c.buckets) width += n / 2;
   if (init.meta) return;
@@ -224,22 +222,23 @@ void Reformer::visit(Visitor& v) {
 }
 
 Tensor Reformer::hidden_of(const EncoderInputs& in, Pass pass) const {
-  require_no_mask(kName, in);
-  require<NotImplemented>(!in.types && !in.global, kName,
+  require_no_mask(ReformerConfig::model_name, in);
+  require<NotImplemented>(!in.types && !in.global, ReformerConfig::model_name,
                           "this model has neither token types nor global tokens");
   return forward(ReformerInputs{.tokens = in.tokens, .lengths = in.lengths}, pass).hidden;
 }
 
 Tensor Reformer::class_logits(const EncoderInputs& in, Pass pass) const {
-  require(config_.classes > 0, kName, "classification needs classes > 0");
-  const Tensor hidden =
-      dropout(hidden_of(in, undivided(kName, pass)), config_.dropout, pass.at("pool"));
+  require(config_.classes > 0, ReformerConfig::model_name, "classification needs classes > 0");
+  const Tensor hidden = dropout(hidden_of(in, undivided(ReformerConfig::model_name, pass)),
+                                config_.dropout, pass.at("pool"));
   return classes_.forward(hidden, config_.dropout, pass);
 }
 
 SpanLogits Reformer::span_logits(const EncoderInputs& in, Pass pass) const {
-  require(config_.span_head, kName, "answers as spans need span_head");
-  return span_logits_of(spans_.forward(hidden_of(in, undivided(kName, pass))), in.lengths);
+  require(config_.span_head, ReformerConfig::model_name, "answers as spans need span_head");
+  return span_logits_of(spans_.forward(hidden_of(in, undivided(ReformerConfig::model_name, pass))),
+                        in.lengths);
 }
 
 void Reformer::visit_more(Visitor& v) {
@@ -271,9 +270,10 @@ std::string Reformer::remark(int64_t length) const {
     return fmt::format(
         "{}: {} tokens are attended to in full, without hashing, as are all "
         "sequences up to {}",
-        kName, length, limit);
+        ReformerConfig::model_name, length, limit);
   }
-  return fmt::format("{}: {} tokens are hashed into {} rounds of buckets", kName, length, c.rounds);
+  return fmt::format("{}: {} tokens are hashed into {} rounds of buckets",
+                     ReformerConfig::model_name, length, c.rounds);
 }
 
 LayerContext Reformer::local_context(int64_t queries, int64_t keys, const Tensor& lengths) const {
@@ -374,14 +374,14 @@ Stack::Result Reformer::run(const Tensor& x, const LayerContext& ctx, StreamStat
 }
 
 Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
-  const Scope scope(kName);
-  require(in.buckets.empty() || in.buckets.size() == blocks_.size(), kName,
+  const Scope scope(ReformerConfig::model_name);
+  require(in.buckets.empty() || in.buckets.size() == blocks_.size(), ReformerConfig::model_name,
           "got buckets of {} layers; expected {}", in.buckets.size(), blocks_.size());
   const OwnRows own(in.tokens, pass);
   Tensor x = embedded(own.of(in.tokens), own.first(), own.pass());
   const int64_t length = in.tokens.dim(1), whole = config_.padded(length);
   Tensor lengths = in.lengths;
-  require(pass.split == nullptr || whole == length, kName,
+  require(pass.split == nullptr || whole == length, ReformerConfig::model_name,
           "{} tokens are padded to {} (whole_chunks), which processes do not split", length, whole);
   if (whole > length) {
     x = pad(x, 1, 0, whole - length);
@@ -393,19 +393,21 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
 }
 
 Stack::Result Reformer::states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const {
-  require_no_memory(kName, memory);
+  require_no_memory(ReformerConfig::model_name, memory);
   const Tensor y = forward(ReformerInputs{.tokens = tokens}, pass).hidden;
   return {.y = y, .losses = {}, .statistics = {}, .memory = {}};
 }
 
 std::unique_ptr<DecodeState> Reformer::start_decoding(int64_t batch) const {
-  require<NotImplemented>(config_.causal, kName, "a model that is not causal does not decode");
+  require<NotImplemented>(config_.causal, ReformerConfig::model_name,
+                          "a model that is not causal does not decode");
   return CausalDecoder::start_decoding(batch);
 }
 
 Tensor Reformer::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  require(layer >= 0 && layer < config_.n_layer, ReformerConfig::model_name, "layer {} of {}",
+          layer, config_.n_layer);
   const Tensor x = embedded(tokens, 0, Pass{});
   const LayerContext ctx = local_context(x.dim(1), x.dim(1), {});
   const ReversibleRun r = run_blocks(x, ctx, {}, {}, Pass{}, layer);
@@ -415,8 +417,9 @@ Tensor Reformer::attention_map(const Tensor& tokens, int64_t layer) const {
 }
 
 AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) const {
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  require<NotImplemented>(lsh(layer) == nullptr, kName,
+  require(layer >= 0 && layer < config_.n_layer, ReformerConfig::model_name, "layer {} of {}",
+          layer, config_.n_layer);
+  require<NotImplemented>(lsh(layer) == nullptr, ReformerConfig::model_name,
                           "which keys layer {} sees depends on the tokens; draw a trained run",
                           layer);
   return CausalDecoder::attention_outline(layer, length);

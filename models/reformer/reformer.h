@@ -37,6 +37,8 @@ inline constexpr std::array<std::string_view, 2> value_names<ReformerLayer>{"lsh
 /// to whole chunks of every layer, attends in full within sequences of up to one chunk, and lets
 /// the windows of bidirectional layers wrap around.
 struct ReformerConfig {
+  static constexpr const char* model_name = "reformer";  ///< in messages
+
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   int64_t d_head = 0;
   int64_t n_max = 1024;
@@ -61,8 +63,8 @@ struct ReformerConfig {
   /// faster.
   int64_t full_below = 0;
   uint64_t hash_seed = 0;
-  /// Rotations are those that PyTorch draws after this seed, the same in every pass, as the package
-  /// transformers has with hash_seed. -1: drawn here. Needs `buckets`.
+  /// Every pass uses the rotations that PyTorch draws after this seed, as the package transformers
+  /// does with hash_seed. -1: they are drawn here. Needs `buckets`.
   int64_t torch_seed = -1;
 
   int64_t local_chunk = 0;

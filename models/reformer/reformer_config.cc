@@ -7,12 +7,6 @@
 #include "models/reformer/reformer.h"
 
 namespace longspan {
-namespace {
-
-constexpr const char* kName = "reformer";
-
-}  // namespace
-
 int64_t ReformerConfig::head_width() const { return d_head > 0 ? d_head : d_model / n_head; }
 
 int64_t ReformerConfig::local_keys() const { return local_chunk > 0 ? local_chunk : chunk; }
@@ -24,7 +18,7 @@ std::vector<ReformerLayer> ReformerConfig::layer_kinds() const {
     const std::string_view word = std::string_view(layers).substr(at, end - at);
     const auto& names = value_names<ReformerLayer>;
     const auto found = std::find(names.begin(), names.end(), word);
-    require(found != names.end(), kName,
+    require(found != names.end(), ReformerConfig::model_name,
             "layers has \"{}\"; expected lsh and local, separated by commas", word);
     turns.push_back(static_cast<ReformerLayer>(found - names.begin()));
     at = end + 1;
@@ -81,28 +75,30 @@ std::string_view ReformerConfig::extend_positions(int64_t length) {
 }
 
 void ReformerConfig::check() const {
-  check_fields(kName, *this);
-  require(local_keys() >= 1, kName, "local_chunk is {}; expected 1 or more", local_keys());
-  require(d_head > 0 || d_model % n_head == 0, kName,
+  check_fields(ReformerConfig::model_name, *this);
+  require(local_keys() >= 1, ReformerConfig::model_name, "local_chunk is {}; expected 1 or more",
+          local_keys());
+  require(d_head > 0 || d_model % n_head == 0, ReformerConfig::model_name,
           "d_model {} is not a multiple of n_head {}; set d_head", d_model, n_head);
-  require(full_below >= -1, kName, "full_below is {}; expected tokens, 0, or -1: by itself",
-          full_below);
+  require(full_below >= -1, ReformerConfig::model_name,
+          "full_below is {}; expected tokens, 0, or -1: by itself", full_below);
   bool even = buckets.size() <= 2;
   for (const int64_t factor : buckets) even = even && factor >= 2 && factor % 2 == 0;
-  require(even, kName,
+  require(even, ReformerConfig::model_name,
           "buckets are at most two even numbers from 2 on; got {} of them, the first {}",
           buckets.size(), buckets.empty() ? 0 : buckets.front());
   int64_t places = 1, width = 0;
   for (const int64_t n : position_shape) places *= std::max<int64_t>(n, 0);
   for (const int64_t d : position_widths) width += d;
-  require(position_shape.empty() || places >= n_max, kName,
+  require(position_shape.empty() || places >= n_max, ReformerConfig::model_name,
           "position_shape holds {} positions; expected n_max = {} or more", places, n_max);
-  require(position_widths.empty() || width == d_model, kName,
+  require(position_widths.empty() || width == d_model, ReformerConfig::model_name,
           "position_widths are {} together; expected d_model = {}", width, d_model);
   layer_kinds();
-  require(memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", memory.chunks);
+  require(memory.chunks >= 1, ReformerConfig::model_name, "chunks is {}; expected 1 or more",
+          memory.chunks);
   require<NotImplemented>(
-      memory.chunks == 1 || !dropout_broadcast || dropout == 0, kName,
+      memory.chunks == 1 || !dropout_broadcast || dropout == 0, ReformerConfig::model_name,
       "chunks = {} do not go with dropout_broadcast, which draws once for a whole sequence; "
       "use 1",
       memory.chunks);

@@ -5,9 +5,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
-constexpr NamePair names[] = {
+constexpr NamePair reformer_names[] = {
     {"embed.token", "embeddings.word_embeddings"},
     {"layers.#.norm1", "encoder.layers.#.attention.layer_norm"},
     {"layers.#.attention.qk", "encoder.layers.#.attention.self_attention.query_key"},
@@ -20,7 +18,7 @@ constexpr NamePair names[] = {
     {"layers.#.ff.out", "encoder.layers.#.feed_forward.output.dense"},
     {"final_norm", "encoder.layer_norm"},
 };
-constexpr NamePair heads[] = {
+constexpr NamePair reformer_heads[] = {
     {"embed.position.axes.0.weight", "reformer.embeddings.position_embeddings.weights.0"},
     {"embed.position.axes.1.weight", "reformer.embeddings.position_embeddings.weights.1"},
     {"head.weight", "lm_head.decoder.weight"},
@@ -33,7 +31,8 @@ constexpr std::string_view axial_table = "position_embeddings.weights.";
 /// Since release 5.24 transformers adds the bias of the decoder, and keeps the other without adding
 /// it. Earlier files have the other alone.
 constexpr NamePair untied[] = {{"head.bias", "lm_head.decoder.bias"}};
-constexpr OtherName unused[] = {{"lm_head.bias", OtherName::Kind::instead, "lm_head.decoder.bias"}};
+constexpr OtherName reformer_unused[] = {
+    {"lm_head.bias", OtherName::Kind::instead, "lm_head.decoder.bias"}};
 
 /// Tables of axial positions have shapes [n1, 1, d1] and [1, n2, d2].
 Tensor stored(std::string_view theirs, const Tensor& parameter) {
@@ -45,16 +44,17 @@ Tensor stored(std::string_view theirs, const Tensor& parameter) {
 
 }  // namespace
 
-constinit const CheckpointFormat reformer_format{"reformer", "reformer.", names, heads,
-                                                 unused,     stored,      {},    untied};
+constinit const CheckpointFormat reformer_format{
+    "reformer", "reformer.", reformer_names, reformer_heads, reformer_unused, stored, {}, untied};
 
 ReformerConfig reformer_config(const ReformerKeys& k) {
-  require(k.model_type == "reformer", kOp, "model_type is \"{}\"; expected \"reformer\"",
-          k.model_type);
-  require(k.axial_pos_embds, kOp, "axial_pos_embds is false; expected axial positions");
-  require(k.axial_pos_shape.size() == 2, kOp, "axial_pos_shape has {} axes; expected 2",
-          k.axial_pos_shape.size());
-  require(!k.tie_word_embeddings, kOp,
+  require(k.model_type == "reformer", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"reformer\"", k.model_type);
+  require(k.axial_pos_embds, detail::checkpoint_op,
+          "axial_pos_embds is false; expected axial positions");
+  require(k.axial_pos_shape.size() == 2, detail::checkpoint_op,
+          "axial_pos_shape has {} axes; expected 2", k.axial_pos_shape.size());
+  require(!k.tie_word_embeddings, detail::checkpoint_op,
           "tie_word_embeddings is true; expected tables that are not tied");
   ReformerConfig c = reformer_variant({}, ReformerVariant::hf);
   c.vocab = k.vocab_size;
@@ -97,7 +97,7 @@ ReformerKeys reformer_keys(const ReformerConfig& c) {
               c.whole_chunks && c.full_below == 0 && by_hf_rule &&
               c.logit_scale == LshScale::official && c.self_logit == -1e5 && !c.mean_exit &&
               c.axes().size() == 2 && c.head_bias,
-          kOp,
+          detail::checkpoint_op,
           "such models attend as reformer_variant(hf), with head_bias and a position_shape of two "
           "axes");
   ReformerKeys k;
@@ -105,7 +105,7 @@ ReformerKeys reformer_keys(const ReformerConfig& c) {
   k.num_attention_heads = c.n_head;
   k.hidden_size = c.d_model;
   k.feed_forward_size = c.d_ff;
-  k.attention_head_size = c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+  k.attention_head_size = head_width(c);
   k.max_position_embeddings = c.n_max;
   k.is_decoder = c.causal;
   k.attn_layers.clear();

@@ -59,10 +59,10 @@ struct ReformerKeys {
 
 /// Convert between keys and configuration, with axial positions, as transformers computes it. The
 /// bias of the head is lm_head.decoder.bias, which transformers has since release 5.24, or else
-/// lm_head.bias; releases 5.0 to 5.23 keep that but do not add it. Without
-/// num_buckets each length has its own number of buckets, while the reference keeps that of the
-/// first sequence; the keys of such a model have that of n_max. Throws ValueError on position
-/// tables of another kind and on rules that differ from reformer_variant(hf).
+/// lm_head.bias; releases 5.0 to 5.23 keep that but do not add it. Without num_buckets each length
+/// has its own number of buckets, while the reference keeps the number for its first sequence; keys
+/// written for such a model have the number for n_max. Throws ValueError on position tables of
+/// another kind and on rules that differ from reformer_variant(hf).
 ReformerConfig reformer_config(const ReformerKeys& keys);
 ReformerKeys reformer_keys(const ReformerConfig& config);
 

@@ -4,30 +4,28 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "reformer";
-
-constexpr TrainingDefaults few_steps{
+constexpr TrainingDefaults reformer_few_steps{
     .length = 512, .batch = 2, .steps = 4500, .lr = 2e-3, .clip = 1};
 /// The papers' optimizers that Longspan lacks (Adafactor) are left to program options.
-constexpr TrainingDefaults of_length(int64_t length) {
+constexpr TrainingDefaults reformer_of_length(int64_t length) {
   return {.length = length, .batch = 1, .steps = 20'000, .warmup = 8000, .clip = 1};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset reformer_presets[] = {
     // Glorot's std of the head would favour some tokens initially.
     {"small", "4 layers of 128, local and LSH in turns, length 1024; trains on bytes in minutes",
-     "", "layers=local,lsh rounds=2 head_std=0.02", few_steps},
+     "", "layers=local,lsh rounds=2 head_std=0.02", reformer_few_steps},
     // These three have the fields of reformer_variant().
     {"small_trax2", "the same as trax has attention since April 2020", "small",
-     "same_bucket=false duplicates=off wrap=global dropout_broadcast=true", few_steps},
+     "same_bucket=false duplicates=off wrap=global dropout_broadcast=true", reformer_few_steps},
     {"small_hf", "the same as transformers has it", "small",
      "same_bucket=false duplicates=off wrap=global bucket_rule=hf whole_chunks=true "
      "head_bias=false norm_eps=1e-12",
-     few_steps},
+     reformer_few_steps},
     {"small_lucid", "the same as reformer-pytorch has it", "small",
      "same_bucket=false duplicates=off wrap=global bucket_rule=chunks logit_scale=rsqrt_d "
      "self_logit=-5e4 mean_exit=true",
-     few_steps},
+     reformer_few_steps},
     {"tiny",
      "2 layers of 16, LSH, 17 tokens, length 32; for tests",
      "",
@@ -49,38 +47,39 @@ constexpr Preset presets[] = {
     {"enwik8_64k", "3 layers of 1024, LSH, length 65536 (Kitaev et al. 2020, ablations)", "",
      "n_layer=3 n_head=8 d_model=1024 d_head=64 d_ff=4096 n_max=65536 rounds=8 chunk=128 "
      "position_shape=128,512 position_widths=256,768",
-     of_length(65'536)},
+     reformer_of_length(65'536)},
     {"imagenet64", "3 layers of 1024, LSH, images of 64 x 64 x 3 (Kitaev et al. 2020, ablations)",
      "enwik8_64k", "n_max=12288 position_shape=64,64,3 position_widths=384,384,256",
-     of_length(12'288)},
+     reformer_of_length(12'288)},
     {"enwik8_12", "12 layers of 1024, LSH, length 65536 (Kitaev et al. 2020)", "enwik8_64k",
-     "n_layer=12 dropout=0.1", of_length(65'536)},
+     "n_layer=12 dropout=0.1", reformer_of_length(65'536)},
     {"enwik8_20", "20 layers of 1024, LSH, length 65536 (Kitaev et al. 2020, figure 5)",
-     "enwik8_64k", "n_layer=20", of_length(65'536)},
+     "enwik8_64k", "n_layer=20", reformer_of_length(65'536)},
     {"trax_enwik8", "12 layers of 768, one in four LSH, length 65536 (trax, released model)",
      "enwik8_64k",
      "n_layer=12 d_model=768 d_ff=2048 layers=local,local,lsh,local buckets=16,32 chunk=256 "
      "local_chunk=128 position_widths=256,512 dropout=0.2 same_bucket=false duplicates=off "
      "wrap=global dropout_broadcast=true rounds=2 activation=gelu_tanh",
-     of_length(65'536)},
+     reformer_of_length(65'536)},
     {"trax_imagenet64", "6 layers of 1024, LSH, images of 64 x 64 x 3 (trax)", "imagenet64",
      "n_layer=6 same_bucket=false duplicates=off wrap=global dropout_broadcast=true rounds=2 "
      "activation=gelu_tanh",
-     of_length(12'288)},
+     reformer_of_length(12'288)},
     {"trax_copy", "3 layers of 256, LSH, length 64 (trax, copying)", "",
      "n_layer=3 d_model=256 n_max=64 buckets=32,32 chunk=16 same_bucket=false "
      "duplicates=off wrap=global dropout_broadcast=true rounds=2 activation=gelu_tanh",
-     of_length(64)},
+     reformer_of_length(64)},
     {"hf", "6 layers of 256, local and LSH in turns, length 4096 (defaults of transformers)", "",
      "same_bucket=false duplicates=off wrap=global bucket_rule=hf whole_chunks=true "
      "head_bias=false norm_eps=1e-12 vocab=320 n_layer=6 n_head=12 d_model=256 d_head=64 "
      "n_max=4096 layers=local,lsh rounds=1 position_shape=64,64 position_widths=64,192 "
      "dropout=0.05 dropout_local=0.05 init_std=0.02 embed_std=0.02",
-     of_length(4096)},
+     reformer_of_length(4096)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Reformer, ReformerConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> reformer_spec(std::string_view preset) {
+  return preset_spec<Reformer, ReformerConfig>(ReformerConfig::model_name, reformer_presets,
+                                               preset);
 }
 
 }  // namespace
@@ -107,13 +106,14 @@ ReformerConfig reformer_variant(ReformerConfig c, ReformerVariant variant) {
 }
 
 ReformerConfig reformer_preset(std::string_view name) {
-  return preset_of<ReformerConfig>(kName, presets, name);
+  return preset_of<ReformerConfig>(ReformerConfig::model_name, reformer_presets, name);
 }
 
 const ModelEntry& reformer_entry() {
   static const ModelEntry entry{
-      kName, "causal language model with attention by hashing and reversible blocks", presets,
-      make};
+      ReformerConfig::model_name,
+      "causal language model with attention by hashing and reversible blocks", reformer_presets,
+      reformer_spec};
   return entry;
 }
 

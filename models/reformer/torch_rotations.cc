@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t block = 16;  // numbers that are made from as many draws
+constexpr int64_t kBlock = 16;  // numbers that are made from as many draws
 
 /// Numbers in [0, 1) as PyTorch draws them: 53 bits of two words for f64, 24 of one for f32.
 class Uniform {
@@ -33,11 +33,11 @@ class Uniform {
 
 /// Makes 16 normal numbers of 16 uniform ones, in place.
 void fill_block(double* x) {
-  for (int64_t j = 0; j < block / 2; ++j) {
+  for (int64_t j = 0; j < kBlock / 2; ++j) {
     const double radius = std::sqrt(-2 * std::log(1 - x[j]));
-    const double angle = 2 * std::numbers::pi * x[j + block / 2];
+    const double angle = 2 * std::numbers::pi * x[j + kBlock / 2];
     x[j] = radius * std::cos(angle);
-    x[j + block / 2] = radius * std::sin(angle);
+    x[j + kBlock / 2] = radius * std::sin(angle);
   }
 }
 
@@ -45,10 +45,10 @@ void fill_block(double* x) {
 void fill(Uniform& uniform, std::vector<double>& x) {
   for (double& value : x) value = uniform.next();
   const auto count = static_cast<int64_t>(x.size());
-  for (int64_t i = 0; i + block <= count; i += block) fill_block(x.data() + i);
-  if (count % block == 0) return;
-  double* const last = x.data() + count - block;
-  for (int64_t i = 0; i < block; ++i) last[i] = uniform.next();
+  for (int64_t i = 0; i + kBlock <= count; i += kBlock) fill_block(x.data() + i);
+  if (count % kBlock == 0) return;
+  double* const last = x.data() + count - kBlock;
+  for (int64_t i = 0; i < kBlock; ++i) last[i] = uniform.next();
   fill_block(last);
 }
 
@@ -72,7 +72,7 @@ Tensor torch_normal(uint32_t seed, const Shape& shape, DType dtype) {
   int64_t count = 1;
   for (int64_t i = 0; i < shape.rank(); ++i) count *= shape[i];
   std::vector<double> x(static_cast<size_t>(count));
-  if (count < block) {
+  if (count < kBlock) {
     fill_few(uniform, x);
   } else {
     fill(uniform, x);

@@ -20,13 +20,13 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "routing";
+constexpr const char* kRouting = "routing";
 
-constexpr TrainingDefaults published(int64_t length, int64_t steps = 100'000) {
+constexpr TrainingDefaults routing_published(int64_t length, int64_t steps = 100'000) {
   return {.length = length, .batch = 1, .steps = steps, .lr = 2e-4, .warmup = 10'000};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset routing_presets[] = {
     {"small",
      "4 layers of 128, the last two with routing; trains on bytes in minutes",
      "",
@@ -47,50 +47,50 @@ constexpr Preset presets[] = {
     {"wt103", "10 layers of 1024, 16 clusters of 256 tokens, length 4096", "",
      "vocab=267735 n_layer=10 d_model=1024 d_ff=3072 local_heads=8 routing_heads=8 clusters=16 "
      "window=256 local_block=256 routing_clip=256 dropout_attn=0.3",
-     published(4096)},
+     routing_published(4096)},
     {"wt103_code", "14 layers of 1024, 8 clusters of 512 tokens, length 4096", "wt103",
      "n_layer=14 d_embed=256 clusters=8 window=512 routing_clip=512 dropout=0.4 dropout_attn=0.4",
-     published(4096)},
+     routing_published(4096)},
     {"enwik8", "12 layers of 1024, 32 clusters of 256 tokens, length 8192", "",
      "n_layer=12 d_model=1024 d_ff=3072 local_heads=4 routing_heads=4 clusters=32 window=256 "
      "local_block=256 routing_clip=256 dropout=0.4",
-     published(8192)},
+     routing_published(8192)},
     {"enwik8_code", "12 layers of 1024, 16 clusters of 512 tokens, length 8192", "enwik8",
-     "clusters=16 window=512 routing_clip=512 dropout=0", published(8192)},
+     "clusters=16 window=512 routing_clip=512 dropout=0", routing_published(8192)},
     {"enwik8_12k", "12 layers of 1024, 48 clusters of 256 tokens, length 12288", "enwik8",
-     "clusters=48 local_block=128 dropout=0", published(12'288)},
+     "clusters=48 local_block=128 dropout=0", routing_published(12'288)},
     {"imagenet64", "24 layers of 512, 8 clusters of 2048 tokens, length 12288", "",
      "n_layer=24 d_model=512 d_ff=2048 local_heads=8 routing_heads=8 clusters=8 window=2048 "
      "local_block=256 routing_clip=2048",
-     published(12'288)},
+     routing_published(12'288)},
     {"pg19", "22 layers of 1032, the last one with 2 routing heads, length 8192", "",
      "vocab=32768 n_layer=22 d_model=1032 d_ff=4096 local_heads=6 routing_heads=2 "
      "routing_layers=1 clusters=16 window=512 local_block=256 routing_clip=512",
-     published(8192)},
+     routing_published(8192)},
     {"cifar10", "12 layers of 256, 6 clusters of 512 tokens, length 3072", "",
      "n_layer=12 d_model=256 d_ff=256 local_heads=4 routing_heads=4 clusters=6 window=512 "
      "local_block=128 routing_clip=512",
-     published(3072)},
+     routing_published(3072)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<RoutingTransformer, RoutingConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> routing_spec(std::string_view preset) {
+  return preset_spec<RoutingTransformer, RoutingConfig>(kRouting, routing_presets, preset);
 }
 
-void check(const RoutingConfig& c) {
-  check_fields(kName, c);
-  require(c.heads() >= 1, kName, "local_heads and routing_heads are 0; expected a head");
-  if (c.d_head == 0) require_heads(kName, c.d_model, c.heads());
-  require(c.routing_layers >= -1 && c.routing_layers <= c.n_layer, kName,
+void require_consistent(const RoutingConfig& c) {
+  check_fields(kRouting, c);
+  require(c.heads() >= 1, kRouting, "local_heads and routing_heads are 0; expected a head");
+  if (c.d_head == 0) require_heads(kRouting, c.d_model, c.heads());
+  require(c.routing_layers >= -1 && c.routing_layers <= c.n_layer, kRouting,
           "routing_layers is {}; expected 0 to n_layer = {}, or -1", c.routing_layers, c.n_layer);
-  require(c.local_clip >= -2 && c.routing_clip >= -1, kName,
+  require(c.local_clip >= -2 && c.routing_clip >= -1, kRouting,
           "local_clip is {} and routing_clip is {}; expected 0 or more, or -1", c.local_clip,
           c.routing_clip);
-  require(!c.local_values || c.local_clip != -1, kName,
+  require(!c.local_values || c.local_clip != -1, kRouting,
           "local_values needs relative positions of local heads; local_clip is -1");
-  require(c.norm_eps > 0 && c.qk_norm_eps > 0, kName,
+  require(c.norm_eps > 0 && c.qk_norm_eps > 0, kRouting,
           "norm_eps is {} and qk_norm_eps is {}; expected more than 0", c.norm_eps, c.qk_norm_eps);
-  require(c.decay >= 0 && c.decay <= 1, kName, "decay is {}; expected 0 to 1", c.decay);
+  require(c.decay >= 0 && c.decay <= 1, kRouting, "decay is {}; expected 0 to 1", c.decay);
 }
 
 Scheme normal_or_default(double deviation) {
@@ -98,8 +98,8 @@ Scheme normal_or_default(double deviation) {
 }
 
 DecoderOptions decoder_of(const RoutingConfig& c) {
-  check(c);
-  DecoderOptions o{.model = kName,
+  require_consistent(c);
+  DecoderOptions o{.model = kRouting,
                    .vocab = c.vocab,
                    .n_layer = c.n_layer,
                    .n_head = c.heads(),
@@ -228,7 +228,7 @@ LayerContext RoutingTransformer::layer_context(int64_t /*queries*/, int64_t /*ke
 }
 
 const RoutingAttention& RoutingTransformer::attention(int64_t layer) const {
-  require(layer >= 0 && layer < layers(), kName, "layer {} of {}", layer, layers());
+  require(layer >= 0 && layer < layers(), kRouting, "layer {} of {}", layer, layers());
   return *attention_[static_cast<size_t>(layer)];
 }
 
@@ -269,7 +269,7 @@ ClusterOccupancy RoutingTransformer::occupancy() const {
     const std::vector<double> shares = members.to_vector<double>();
     for (size_t i = 0; i < 3; ++i) in[i] += shares[i];
   }
-  require<NotImplemented>(std::isfinite(result.least), kName, "no layer has routing heads");
+  require<NotImplemented>(std::isfinite(result.least), kRouting, "no layer has routing heads");
   const double all = std::max(in[0] + in[1] + in[2], 1.0);
   result.in_none = in[0] / all;
   result.in_one = in[1] / all;
@@ -333,19 +333,20 @@ std::vector<std::string> RoutingTransformer::report(const Tensor& tokens) const 
 }
 
 AttentionOutline RoutingTransformer::attention_outline(int64_t layer, int64_t length) const {
-  require<NotImplemented>(attention(layer).options().routing_heads == 0, kName,
+  require<NotImplemented>(attention(layer).options().routing_heads == 0, kRouting,
                           "what routing heads of layer {} see depends on the tokens", layer);
   return CausalDecoder::attention_outline(layer, length);
 }
 
 RoutingConfig routing_preset(std::string_view name) {
-  return preset_of<RoutingConfig>(kName, presets, name);
+  return preset_of<RoutingConfig>(kRouting, routing_presets, name);
 }
 
 const ModelEntry& routing_entry() {
   static const ModelEntry entry{
-      kName, "causal language model, some of whose heads attend within clusters of similar tokens",
-      presets, make};
+      kRouting,
+      "causal language model, some of whose heads attend within clusters of similar tokens",
+      routing_presets, routing_spec};
   return entry;
 }
 

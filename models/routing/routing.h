@@ -128,8 +128,7 @@ struct ClusterOccupancy {
 /// (RoutingAttention):
 ///   x <- x + Attn(LN x);  x <- x + FF(LN x)
 /// or, with norm = post, x <- LN(x + Attn x) and x <- LN(x + FF x), without absolute positions. The
-/// centroids are state: a model without any training generates with random ones, or with those of
-/// begin_training().
+/// centroids are state: before any training they are random, or set by begin_training().
 class RoutingTransformer final : public CausalDecoder, public BeginsWithData, public Remarks {
  public:
   /// Throws ValueError that names the fields when they do not fit together.

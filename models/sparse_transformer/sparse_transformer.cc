@@ -19,8 +19,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "sparse_transformer";
-
 int64_t local_width(const SparseTransformerConfig& c) {
   return c.paper_window ? c.stride + 1 : c.stride;  // the paper's text has l + 1 keys, its code has
                                                     // l
@@ -38,30 +36,32 @@ bool can_merge(const std::vector<IndexSet>& sets) {
   return sets.size() == 2 && (strided || fixed);
 }
 
-void check(const SparseTransformerConfig& c) {
-  check_fields(kName, c);
-  require_heads(kName, c.d_model, c.n_head);
+void require_consistent(const SparseTransformerConfig& c) {
+  check_fields(SparseTransformerConfig::model_name, c);
+  require_heads(SparseTransformerConfig::model_name, c.d_model, c.n_head);
   const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);
-  require(width >= 1 && width == std::floor(width), kName,
+  require(width >= 1 && width == std::floor(width), SparseTransformerConfig::model_name,
           "qk_ratio {} gives each of {} heads {} of {} columns; expected a whole number from 1 on",
           c.qk_ratio, c.n_head, width, c.d_model);
   const std::vector<IndexSet> sets = c.sets();
-  require(c.integration != Integration::merged || can_merge(sets), kName,
+  require(c.integration != Integration::merged || can_merge(sets),
+          SparseTransformerConfig::model_name,
           "index_sets = {} cannot be merged; expected local,strided or block,summary or one set, "
           "or integration = interleave or multihead",
           c.index_sets);
   if (has(sets, IndexSet::summary)) {
-    require(c.columns >= 1 && c.columns <= c.stride, kName,
+    require(c.columns >= 1 && c.columns <= c.stride, SparseTransformerConfig::model_name,
             "columns is {}; expected 1 to stride = {}", c.columns, c.stride);
-    require(c.sub_blocks >= 0 && c.sub_blocks <= c.stride / c.columns, kName,
+    require(c.sub_blocks >= 0 && c.sub_blocks <= c.stride / c.columns,
+            SparseTransformerConfig::model_name,
             "sub_blocks is {}; expected 0 to {}: stride {} has so many times {} columns",
             c.sub_blocks, c.stride / c.columns, c.stride, c.columns);
   }
   int64_t places = 1;
   for (const int64_t size : c.position_shape) places *= std::max<int64_t>(size, 0);
-  require(c.position_shape.empty() || places >= c.n_max, kName,
+  require(c.position_shape.empty() || places >= c.n_max, SparseTransformerConfig::model_name,
           "position_shape holds {} positions; expected n_max = {} or more", places, c.n_max);
-  require(c.norm_eps > 0 && c.final_norm_eps > 0, kName,
+  require(c.norm_eps > 0 && c.final_norm_eps > 0, SparseTransformerConfig::model_name,
           "norm_eps is {} and final_norm_eps {}; expected more than 0", c.norm_eps,
           c.final_norm_eps);
 }
@@ -84,8 +84,8 @@ Scheme axis_table(const SparseTransformerConfig& c, int64_t axes) {
 }
 
 DecoderOptions decoder_of(const SparseTransformerConfig& c) {
-  check(c);
-  DecoderOptions o = decoder_options(kName, c);
+  require_consistent(c);
+  DecoderOptions o = decoder_options(SparseTransformerConfig::model_name, c);
   o.n_max = c.n_max;
   o.token = table(c);
   o.classifier = Scheme::zeros();
@@ -109,7 +109,7 @@ std::vector<IndexSet> SparseTransformerConfig::sets() const {
     const std::string_view word = std::string_view(index_sets).substr(at, end - at);
     const auto& names = value_names<IndexSet>;
     const auto found = std::find(names.begin(), names.end(), word);
-    require(found != names.end(), kName,
+    require(found != names.end(), SparseTransformerConfig::model_name,
             "index_sets has \"{}\"; expected local, strided, block, summary and dense, separated "
             "by commas",
             word);
@@ -233,9 +233,8 @@ LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys,
   return ctx;
 }
 
-/// Slot t holds the token before the one that it predicts. Its position is t, that of the target;
-/// with pos_before_shift, as in the authors' later code, it is t - 1, that of the token, and slot 0
-/// has none.
+/// Slot t holds the token before the one that it predicts. Its position is the target's, t; with
+/// pos_before_shift, as in the authors' later code, it is the token's, t - 1, and slot 0 has none.
 Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first, Pass /*pass*/) const {
   const int64_t length = tokens.dim(1);
   Tensor x = token_.forward(tokens);  // [B, L, D]

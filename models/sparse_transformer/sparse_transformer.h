@@ -44,6 +44,8 @@ inline constexpr std::array<std::string_view, 2> value_names<SparseInit>{"code",
 
 /// Generating Long Sequences with Sparse Transformers. \cite child2019
 struct SparseTransformerConfig {
+  static constexpr const char* model_name = "sparse_transformer";  ///< in messages
+
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   double qk_ratio = 1;
   int64_t n_max = 1024;

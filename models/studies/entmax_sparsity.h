@@ -37,9 +37,9 @@ struct EntmaxSparsityRow {
   EntmaxSparsity sparsity;
 };
 
-/// Counts for rows of independent normal logits, in f64. Rows of one length are the same for every
-/// alpha and, but for the factor, every scale. `each`, if set, is called with each row. Throws
-/// ValueError if an option is out of range.
+/// Counts for rows of independent normal logits, in f64. Every alpha gets the same rows, and a
+/// scale only multiplies them. `each`, if set, is called with each row. Throws ValueError if an
+/// option is out of range.
 std::vector<EntmaxSparsityRow> study_entmax_sparsity(
     const EntmaxSparsityOptions& options,
     const std::function<void(const EntmaxSparsityRow&)>& each = {});

@@ -8,10 +8,10 @@
 
 namespace longspan {
 
-/// How far linear attention is from a softmax over the same q, k and v.
+/// The error of linear attention against softmax attention over the same q, k and v.
 struct OutputError {
   double all = 0;  ///< |out - exact| / |exact| of all rows together, in the L2 norm
-  double row = 0;  ///< the median of that of each row
+  double row = 0;  ///< median over rows of |out - exact| / |exact| of a row
 };
 
 /// Compares linear_attention() with block_attention().

@@ -8,11 +8,11 @@
 
 namespace longspan {
 
-/// How far gradients are from others of the same parameters.
+/// The distance of gradients g from reference gradients g' of the same parameters.
 struct GradientDistance {
   double relative = 0;      ///< |g - g'| / |g'| of all parameters together, in the L2 norm
-  double largest = 0;       ///< the largest of that of each parameter whose g' is not 0
-  std::string parameter{};  ///< the one that has it
+  double largest = 0;       ///< maximum of |g - g'| / |g'| over parameters with g' not 0
+  std::string parameter{};  ///< the parameter of the maximum
 };
 
 /// Runs the backward pass of a loss of the module and returns the gradients of its parameters by

@@ -80,8 +80,7 @@ LshRecall lsh_recall(const Tensor& q, const Tensor& ids, const LshOptions& optio
       const Tensor own = cast(q[b][h], DType::f64);
       const std::vector<double> logits = logits_of(own, options.scale).to_vector<double>();
       const Tensor head = narrow(narrow(ids, 0, b, 1), 1, h, 1);
-      const std::vector<uint8_t> seen =
-          lsh_visible(contiguous(head), options).to_vector<uint8_t>();
+      const std::vector<uint8_t> seen = lsh_visible(contiguous(head), options).to_vector<uint8_t>();
       for (int64_t i = 0; i < length; ++i) {
         allowed.clear();
         for (int64_t j = 0; j < (options.causal ? i : length); ++j) {
@@ -113,12 +112,13 @@ Tensor lsh_vectors(LshVectors vectors, const LshRecallOptions& o) {
 
 namespace {
 
-void check(const LshRecallOptions& o) {
+void require_consistent(const LshRecallOptions& o) {
   constexpr const char* op = "study_lsh_recall";
-  require(o.length >= 2 && o.width >= 1 && o.heads >= 1 && o.clusters >= 1, op,
-          "length {}, width {}, heads {}, clusters {}; expected a length of 2 or more, and 1 or more "
-          "of the others",
-          o.length, o.width, o.heads, o.clusters);
+  require(
+      o.length >= 2 && o.width >= 1 && o.heads >= 1 && o.clusters >= 1, op,
+      "length {}, width {}, heads {}, clusters {}; expected a length of 2 or more, and 1 or more "
+      "of the others",
+      o.length, o.width, o.heads, o.clusters);
   require(o.spread >= 0 && o.spread <= 1, op, "spread is {}; expected 0 to 1", o.spread);
   for (const int64_t n : o.chunks) require(n >= 1, op, "a chunk of {}; expected 1 or more", n);
   for (const int64_t n : o.rounds) require(n >= 1, op, "{} rounds; expected 1 or more", n);
@@ -128,7 +128,7 @@ void check(const LshRecallOptions& o) {
 
 std::vector<LshRecallRow> study_lsh_recall(const LshRecallOptions& o,
                                            const std::function<void(const LshRecallRow&)>& each) {
-  check(o);
+  require_consistent(o);
   const NoGrad off;
   std::vector<LshRecallRow> rows;
   for (const LshVectors vectors : o.vectors) {
@@ -136,8 +136,8 @@ std::vector<LshRecallRow> study_lsh_recall(const LshRecallOptions& o,
     for (const int64_t chunk : o.chunks) {
       const LshBuckets buckets = lsh_auto_buckets(o.length, chunk);
       for (const int64_t rounds : o.rounds) {
-        const Tensor rotations = lsh_rotations(o.gen.fork("rotations"), o.heads, rounds, o.width,
-                                               buckets, DType::f64);
+        const Tensor rotations =
+            lsh_rotations(o.gen.fork("rotations"), o.heads, rounds, o.width, buckets, DType::f64);
         const Tensor ids = lsh_buckets(q, rotations, buckets);
         for (const bool same_bucket : {false, true}) {
           const LshOptions pairs{.buckets = buckets.count(),

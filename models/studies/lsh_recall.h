@@ -12,8 +12,8 @@ namespace longspan {
 /// What LSH attention sees of full attention, as means over queries. A query that may attend to no
 /// other key does not count.
 struct LshRecall {
-  double keys = 0;     ///< share of the other keys that is seen: what a random choice would find
-  double mass = 0;     ///< share of the softmax over all other keys that falls on those seen
+  double keys = 0;     ///< fraction of the other keys that is seen: the recall of a random choice
+  double mass = 0;     ///< probability of the keys seen, under the softmax over all other keys
   double largest = 0;  ///< how often the key of the largest weight is seen
   double top = 0;      ///< share of the keys of the largest weights that is seen
 };

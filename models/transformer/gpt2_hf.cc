@@ -5,10 +5,8 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
 /// c_attn holds q, k and v.
-constexpr NamePair names[] = {
+constexpr NamePair gpt2_names[] = {
     {"embed.token", "wte"},
     {"embed.position", "wpe"},
     {"layers.#.norm1", "h.#.ln_1"},
@@ -21,26 +19,28 @@ constexpr NamePair names[] = {
     {"layers.#.ff.out", "h.#.mlp.c_proj"},
     {"final_norm", "ln_f"},
 };
-constexpr NamePair heads[] = {
+constexpr NamePair gpt2_heads[] = {
     {"head.weight", "lm_head.weight"},
     {"classes", "score"},
     {"tags", "classifier"},
     {"spans", "qa_outputs"},
 };
-constexpr OtherName unused[] = {
+constexpr OtherName gpt2_unused[] = {
     {"lm_head.weight", OtherName::Kind::copy, "wte.weight",
      "for a head of its own, set tie_word_embeddings in config.json (tie_embedding here) to false"},
 };
 
 }  // namespace
 
-constinit const CheckpointFormat gpt2_format{"gpt2", "transformer.", names, heads, unused};
+constinit const CheckpointFormat gpt2_format{"gpt2", "transformer.", gpt2_names, gpt2_heads,
+                                             gpt2_unused};
 
 TransformerConfig gpt2_config(const Gpt2Keys& k) {
-  require(k.model_type == "gpt2", kOp, "model_type is \"{}\"; expected \"gpt2\"", k.model_type);
-  require(k.n_embd % k.n_head == 0, kOp, "n_head is {}; expected a divisor of n_embd, {}", k.n_head,
-          k.n_embd);
-  require(k.scale_attn_weights || !k.scale_attn_by_inverse_layer_idx, kOp,
+  require(k.model_type == "gpt2", detail::checkpoint_op, "model_type is \"{}\"; expected \"gpt2\"",
+          k.model_type);
+  require(k.n_embd % k.n_head == 0, detail::checkpoint_op,
+          "n_head is {}; expected a divisor of n_embd, {}", k.n_head, k.n_embd);
+  require(k.scale_attn_weights || !k.scale_attn_by_inverse_layer_idx, detail::checkpoint_op,
           "scale_attn_by_inverse_layer_idx is true; expected false without scale_attn_weights");
   TransformerConfig c = transformer_preset("gpt2");
   c.vocab = k.vocab_size;
@@ -68,13 +68,13 @@ Gpt2Keys gpt2_keys(const TransformerConfig& c) {
   require(c.wiring == Wiring::decoder && c.norm == NormPlace::pre &&
               c.positions == Positions::learned && c.position_offset == 0 &&
               c.local == Locality::none && !c.sparse_probabilities(),
-          kOp,
+          detail::checkpoint_op,
           "a model of type gpt2 has wiring = decoder, norm = pre, positions = learned, "
           "position_offset = 0, local = none and alpha = 1");
   require(c.qkv_bias && c.out_bias && !c.head_bias && !c.share_qk && !c.emb_scale && !c.emb_norm &&
               c.cutoffs.empty() && c.d_embed == 0 && c.d_head == 0 && c.token_types == 0 &&
               c.dropout_ffn_act <= 0 && c.token_head.soft_cap == 0,
-          kOp,
+          detail::checkpoint_op,
           "a model of type gpt2 has qkv_bias and out_bias, and none of head_bias, share_qk, "
           "emb_scale, emb_norm, cutoffs, d_embed, d_head, token_types, dropout_ffn_act and "
           "soft_cap");

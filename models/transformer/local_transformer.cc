@@ -14,9 +14,9 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "local_transformer";
+constexpr const char* kLocalTransformer = "local_transformer";
 
-constexpr TrainingDefaults of_length(int64_t length, double weight_decay = 0) {
+constexpr TrainingDefaults local_transformer_of_length(int64_t length, double weight_decay = 0) {
   return {.length = length,
           .batch = 1,
           .steps = 100'000,
@@ -25,7 +25,7 @@ constexpr TrainingDefaults of_length(int64_t length, double weight_decay = 0) {
           .weight_decay = weight_decay};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset local_transformer_presets[] = {
     {"small",
      "4 layers of 128, exact window of 64 keys, tied table; trains on bytes in minutes",
      "",
@@ -39,29 +39,32 @@ constexpr Preset presets[] = {
     {"enwik8", "24 layers of 1024, blocks of 256, length 8192 (Roy et al. 2020)", "",
      "local=block window=256 n_layer=24 n_head=8 d_model=1024 d_ff=3072 activation=geglu "
      "shaw_clip=513 share_qk=true dropout_attn=0.4 dropout_ffn_act=0.4",
-     of_length(8192)},
+     local_transformer_of_length(8192)},
     {"enwik8_12k", "22 layers of 1024, blocks of 128, length 12288", "enwik8",
-     "n_layer=22 window=128 shaw_clip=257", of_length(12288)},
+     "n_layer=22 window=128 shaw_clip=257", local_transformer_of_length(12288)},
     {"wt103", "16 layers of 1024, 16 heads, blocks of 256, length 4096", "enwik8",
      "vocab=267735 n_layer=16 n_head=16 d_embed=256 dropout=0.4 dropout_token=0.25",
-     of_length(4096, 2e-5)},
+     local_transformer_of_length(4096, 2e-5)},
     {"pg19", "24 layers of 1032, blocks of 256, length 8192", "enwik8",
-     "vocab=32768 d_model=1032 d_ff=4096 dropout_attn=0 dropout_ffn_act=0", of_length(8192)},
+     "vocab=32768 d_model=1032 d_ff=4096 dropout_attn=0 dropout_ffn_act=0",
+     local_transformer_of_length(8192)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<Transformer, TransformerConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> local_transformer_spec(std::string_view preset) {
+  return preset_spec<Transformer, TransformerConfig>(kLocalTransformer, local_transformer_presets,
+                                                     preset);
 }
 
 }  // namespace
 
 TransformerConfig local_transformer_preset(std::string_view name) {
-  return preset_of<TransformerConfig>(kName, presets, name);
+  return preset_of<TransformerConfig>(kLocalTransformer, local_transformer_presets, name);
 }
 
 const ModelEntry& local_transformer_entry() {
-  static const ModelEntry entry{kName, "causal language model with attention limited to a window",
-                                presets, make};
+  static const ModelEntry entry{kLocalTransformer,
+                                "causal language model with attention limited to a window",
+                                local_transformer_presets, local_transformer_spec};
   return entry;
 }
 

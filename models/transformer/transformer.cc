@@ -15,12 +15,6 @@
 #include "ops/shape.h"
 
 namespace longspan {
-namespace {
-
-constexpr const char* kName = "transformer";
-
-}  // namespace
-
 AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
   switch (config_.local) {
     case Locality::exact:
@@ -99,7 +93,7 @@ Tensor Transformer::embed_source(const Tensor& source, Pass pass) const {
 }
 
 Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pass) const {
-  require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
+  require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, TransformerConfig::model_name,
                           "only an encoder_decoder encodes a source; this is a {}",
                           name_of_value(config_.wiring));
   return run_encoder(source, encoder_context(lengths), pass).y;
@@ -135,16 +129,18 @@ Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
 
 Stack::Result Transformer::states(const Tensor& tokens, const SegmentMemory& memory,
                                   Pass pass) const {
-  require_no_memory(kName, memory);
+  require_no_memory(TransformerConfig::model_name, memory);
   return states_of({.tokens = tokens}, pass, nullptr);
 }
 
 Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
                                      std::vector<Tensor>* layers) const {
-  const Scope scope(kName);
+  const Scope scope(TransformerConfig::model_name);
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
-  require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
-  require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
+  require(!seq2seq || in.source || in.context, TransformerConfig::model_name,
+          "an encoder_decoder needs a source");
+  require(seq2seq || (!in.source && !in.context), TransformerConfig::model_name,
+          "only an encoder_decoder takes a source");
   Tensor hidden;
   if (in.mask) hidden = equal(in.mask, zeros_like(in.mask));
   if (seq2seq && !in.context) return run_both(in, encoder_context(in.lengths, hidden), pass);
@@ -174,7 +170,7 @@ Tensor Transformer::head_input(const Tensor& hidden) const {
 
 Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
-  require_token_targets(kName, hidden, targets);
+  require_token_targets(TransformerConfig::model_name, hidden, targets);
   return further_loss(head_input(hidden), head_, targets, 0, pass);
 }
 
@@ -220,18 +216,21 @@ Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tens
 }
 
 Tensor Transformer::classify(const Tensor& hidden) const {
-  require<NotImplemented>(config_.classes > 0, kName, "classification needs classes > 0");
+  require<NotImplemented>(config_.classes > 0, TransformerConfig::model_name,
+                          "classification needs classes > 0");
   return classes_.forward(hidden, 0, Pass{});
 }
 
 Tensor Transformer::states_of(const EncoderInputs& in, Pass pass) const {
-  require<NotImplemented>(!in.global, kName, "this model has no global tokens");
+  require<NotImplemented>(!in.global, TransformerConfig::model_name,
+                          "this model has no global tokens");
   return forward({.tokens = in.tokens, .lengths = in.lengths, .types = in.types, .mask = in.mask},
                  pass);
 }
 
 Tensor Transformer::class_logits(const EncoderInputs& in, Pass pass) const {
-  require<NotImplemented>(classes() > 0, kName, "classification needs classes > 0 in a decoder");
+  require<NotImplemented>(classes() > 0, TransformerConfig::model_name,
+                          "classification needs classes > 0 in a decoder");
   const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
   const Tensor place = iota(length, DType::i64, device());
   Tensor last = full({batch, 1}, static_cast<double>(length - 1), DType::i64, device());
@@ -242,19 +241,23 @@ Tensor Transformer::class_logits(const EncoderInputs& in, Pass pass) const {
     last = max(where(there, places, zeros_like(places)), 1, true).values;
   }
   const Tensor row =
-      select(permute_rows(states_of(in, undivided(kName, pass)), last), 1, 0);  // [B, D]
+      select(permute_rows(states_of(in, undivided(TransformerConfig::model_name, pass)), last), 1,
+             0);  // [B, D]
   return last_classes_.forward(row);
 }
 
 Tensor Transformer::tag_logits(const EncoderInputs& in, Pass pass) const {
-  require<NotImplemented>(config_.tags > 0, kName, "labels of tokens need tags > 0");
-  return tags_.forward(
-      dropout(states_of(in, undivided(kName, pass)), config_.dropout, pass.at("tags")));
+  require<NotImplemented>(config_.tags > 0, TransformerConfig::model_name,
+                          "labels of tokens need tags > 0");
+  return tags_.forward(dropout(states_of(in, undivided(TransformerConfig::model_name, pass)),
+                               config_.dropout, pass.at("tags")));
 }
 
 SpanLogits Transformer::span_logits(const EncoderInputs& in, Pass pass) const {
-  require<NotImplemented>(config_.span_head, kName, "answers as spans need span_head");
-  return span_logits_of(spans_.forward(states_of(in, undivided(kName, pass))), in.lengths);
+  require<NotImplemented>(config_.span_head, TransformerConfig::model_name,
+                          "answers as spans need span_head");
+  return span_logits_of(
+      spans_.forward(states_of(in, undivided(TransformerConfig::model_name, pass))), in.lengths);
 }
 
 Objective Transformer::objective() const {
@@ -297,7 +300,7 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   if (!pass.training || (!config_.layer_loss && config_.n_target == 1)) {
     return CausalDecoder::loss(tokens, targets, memory, pass);
   }
-  require_no_memory(kName, memory);
+  require_no_memory(TransformerConfig::model_name, memory);
   std::vector<Tensor> layers;
   Stack::Result states = states_of({.tokens = tokens}, pass, &layers);
   Losses result;
@@ -309,7 +312,7 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   }
   return result;
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(TransformerConfig::model_name);
 }
 
 LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
@@ -324,11 +327,11 @@ LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, con
   result.statistics = std::move(states.statistics);
   return result;
 } catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
+  fail_for_memory(TransformerConfig::model_name);
 }
 
 std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
-  require<NotImplemented>(config_.wiring == Wiring::decoder, kName,
+  require<NotImplemented>(config_.wiring == Wiring::decoder, TransformerConfig::model_name,
                           "a {} does not decode without a source", name_of_value(config_.wiring));
   return CausalDecoder::start_decoding(batch);
 }
@@ -371,7 +374,8 @@ Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
 
 Tensor Transformer::decoder_map(const Tensor& source, const Tensor& tokens, int64_t layer,
                                 bool cross) const {
-  require<NotImplemented>(has_decoder(), kName, "only an encoder_decoder takes a source");
+  require<NotImplemented>(has_decoder(), TransformerConfig::model_name,
+                          "only an encoder_decoder takes a source");
   const NoGrad off;
   return decoder_map_after(encode(source, {}, Pass{}), tokens, layer, cross);
 }
@@ -382,7 +386,8 @@ Tensor Transformer::decoder_map_after(const Tensor& context, const Tensor& token
   LayerContext ctx = layer_context(0, 0, 0);
   ctx.encoder_output = context;
   ctx.encoder_pattern = patterns::dense();
-  return stack_.attention_map(layer, embedded(tokens, 0, Pass{}), ctx, cross ? "cross" : "attention");
+  return stack_.attention_map(layer, embedded(tokens, 0, Pass{}), ctx,
+                              cross ? "cross" : "attention");
 }
 
 /// Losses over a part of the targets, or of several layers, need targets of other processes.

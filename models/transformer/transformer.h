@@ -53,6 +53,8 @@ inline constexpr std::array<std::string_view, 3> value_names<AttentionScale>{"sq
 /// positions in every layer \cite alrfou2019, GPT-2 \cite radford2019, BERT \cite devlin2019, and
 /// the Local Transformer \cite roy2021.
 struct TransformerConfig {
+  static constexpr const char* model_name = "transformer";  ///< in messages
+
   Wiring wiring = Wiring::decoder;
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   int64_t d_head = 0;
@@ -252,22 +254,22 @@ class Transformer : public CausalDecoder,
   Tensor classify(const Tensor& hidden) const;
 
   bool predicts_tokens() const override { return true; }
-  /// Of decoders; an encoder's classes are those of classify().
+  /// 0 unless the model is a decoder; an encoder has classify() instead.
   int64_t classes() const override {
     return config_.wiring == Wiring::decoder ? config_.classes : 0;
   }
   int64_t tags() const override { return config_.tags; }
   bool finds_spans() const override { return config_.span_head; }
   int64_t token_types() const override { return config_.token_types; }
-  /// From the last token of each sample that is there, which has seen all others.
+  /// Logits of the last valid token of each sample, which has seen all others.
   Tensor class_logits(const EncoderInputs& in, Pass pass) const override;
   Tensor tag_logits(const EncoderInputs& in, Pass pass) const override;
   SpanLogits span_logits(const EncoderInputs& in, Pass pass) const override;
 
   /// Encodes the source of an encoder-decoder and returns the state to decode from.
   std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
-  /// Does the same with the output of the encoder, `context`. `hidden` u8 [B, S] marks tokens of
-  /// the source that no other sees.
+  /// As start_decoding(), from the output of the encoder, `context`. `hidden` u8 [B, S] marks
+  /// tokens of the source that no other sees.
   std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context, const Tensor& lengths,
                                                     const Tensor& hidden = {}) const;
 

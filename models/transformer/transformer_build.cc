@@ -11,7 +11,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "transformer";
 constexpr int64_t kSinusoidRows = 1 << 16;  // at most; those of later positions are not kept
 
 Scheme scheme_of(const TransformerConfig& c) {
@@ -38,62 +37,70 @@ Scheme token_scheme(const TransformerConfig& c) {
   return c.embed_std > 0 ? Scheme::normal(c.embed_std) : table_scheme(c);
 }
 
-void check(const TransformerConfig& c) {
-  check_fields(kName, c);
-  require(c.position_offset == 0 || c.positions == Positions::learned, kName,
-          "position_offset needs positions = learned");
-  require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,
+void require_consistent(const TransformerConfig& c) {
+  check_fields(TransformerConfig::model_name, c);
+  require(c.position_offset == 0 || c.positions == Positions::learned,
+          TransformerConfig::model_name, "position_offset needs positions = learned");
+  require(!c.source_tables || c.wiring == Wiring::encoder_decoder, TransformerConfig::model_name,
           "source_tables needs wiring = encoder_decoder");
-  require(!c.couple || c.wiring == Wiring::encoder_decoder, kName,
+  require(!c.couple || c.wiring == Wiring::encoder_decoder, TransformerConfig::model_name,
           "couple needs wiring = encoder_decoder");
-  require(!c.couple || c.positions != Positions::shaw, kName,
+  require(!c.couple || c.positions != Positions::shaw, TransformerConfig::model_name,
           "couple is not for positions = shaw: what comes later has no rows in a decoder");
-  require(c.alpha >= 1 && c.alpha <= 2, kName, "alpha is {}; expected 1 to 2", c.alpha);
-  require(!c.sparse_probabilities() || c.positions != Positions::shaw, kName,
+  require(c.alpha >= 1 && c.alpha <= 2, TransformerConfig::model_name,
+          "alpha is {}; expected 1 to 2", c.alpha);
+  require(!c.sparse_probabilities() || c.positions != Positions::shaw,
+          TransformerConfig::model_name,
           "alpha > 1 and learn_alpha have no relative terms; set positions to sinusoid or learned");
-  require(!c.sparse_probabilities() || (c.local != Locality::block && !c.couple), kName,
+  require(!c.sparse_probabilities() || (c.local != Locality::block && !c.couple),
+          TransformerConfig::model_name,
           "alpha > 1 and learn_alpha are not for local = block and couple");
   const bool own_sizes = c.target_n_layer > 0 || c.target_n_head > 0 || c.target_d_ff > 0;
-  require(!own_sizes || c.wiring == Wiring::encoder_decoder, kName,
+  require(!own_sizes || c.wiring == Wiring::encoder_decoder, TransformerConfig::model_name,
           "target_n_layer, target_n_head and target_d_ff need wiring = encoder_decoder");
-  require(!own_sizes || !c.couple, kName,
+  require(!own_sizes || !c.couple, TransformerConfig::model_name,
           "couple shares the layers of both sides; leave target_n_layer, target_n_head and "
           "target_d_ff at 0");
-  require(c.d_head > 0 || c.target_n_head == 0 || c.d_model % c.target_n_head == 0, kName,
+  require(c.d_head > 0 || c.target_n_head == 0 || c.d_model % c.target_n_head == 0,
+          TransformerConfig::model_name,
           "d_model {} is not a multiple of target_n_head {}; set d_head", c.d_model,
           c.target_n_head);
-  require(c.padding_id >= -1 && c.padding_id < c.vocab, kName,
+  require(c.padding_id >= -1 && c.padding_id < c.vocab, TransformerConfig::model_name,
           "padding_id is {}; expected a token below vocab = {}, or -1: none", c.padding_id,
           c.vocab);
-  require((c.tags == 0 && !c.span_head) || c.wiring == Wiring::decoder, kName,
+  require((c.tags == 0 && !c.span_head) || c.wiring == Wiring::decoder,
+          TransformerConfig::model_name,
           "tags and span_head need wiring = decoder; encoders with such heads are blockbert's");
-  require(!c.types_share_table || c.token_types == 0, kName,
+  require(!c.types_share_table || c.token_types == 0, TransformerConfig::model_name,
           "types_share_table needs token_types = 0");
-  require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
-  require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
+  require(c.source_n_max == 0 || c.source_tables, TransformerConfig::model_name,
+          "source_n_max needs source_tables");
+  require(c.d_head > 0 || c.d_model % c.n_head == 0, TransformerConfig::model_name,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
-  require(c.local == Locality::none || c.window >= 1, kName,
+  require(c.local == Locality::none || c.window >= 1, TransformerConfig::model_name,
           "window is {}; expected 1 or more with local = {}", c.window, name_of_value(c.local));
-  require(c.local == Locality::none || c.wiring != Wiring::encoder_decoder, kName,
+  require(c.local == Locality::none || c.wiring != Wiring::encoder_decoder,
+          TransformerConfig::model_name,
           "local attention is for decoders and encoders, not for encoder_decoder");
-  require(c.local != Locality::block || c.wiring == Wiring::decoder, kName,
+  require(c.local != Locality::block || c.wiring == Wiring::decoder, TransformerConfig::model_name,
           "local = block is causal: it needs wiring = decoder; use local = exact");
-  require(!c.mlm_head || c.wiring == Wiring::encoder, kName, "mlm_head needs wiring = encoder");
-  require(c.source_vocab == 0 || c.wiring == Wiring::encoder_decoder, kName,
+  require(!c.mlm_head || c.wiring == Wiring::encoder, TransformerConfig::model_name,
+          "mlm_head needs wiring = encoder");
+  require(c.source_vocab == 0 || c.wiring == Wiring::encoder_decoder, TransformerConfig::model_name,
           "source_vocab needs wiring = encoder_decoder");
-  require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder, kName,
-          "layer_loss and n_target > 1 need wiring = decoder");
-  require(c.cutoffs.empty() || c.wiring == Wiring::decoder, kName,
+  require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder,
+          TransformerConfig::model_name, "layer_loss and n_target > 1 need wiring = decoder");
+  require(c.cutoffs.empty() || c.wiring == Wiring::decoder, TransformerConfig::model_name,
           "cutoffs need wiring = decoder; this is wiring = {}", name_of_value(c.wiring));
-  require(c.cutoffs.empty() || (!c.layer_loss && c.n_target == 1), kName,
+  require(c.cutoffs.empty() || (!c.layer_loss && c.n_target == 1), TransformerConfig::model_name,
           "layer_loss and n_target > 1 have classifiers over all tokens; leave out cutoffs");
-  require(c.cutoffs.empty() || c.label_smoothing == 0, kName,
+  require(c.cutoffs.empty() || c.label_smoothing == 0, TransformerConfig::model_name,
           "label_smoothing is for one softmax over all tokens; leave it at 0 or leave out cutoffs");
 }
 
 DecoderOptions decoder_of(const TransformerConfig& c) {
-  check(c);
-  DecoderOptions o = decoder_options(kName, c);
+  require_consistent(c);
+  DecoderOptions o = decoder_options(TransformerConfig::model_name, c);
   o.d_embed = c.d_embed;
   o.token = token_scheme(c);
   o.classifier = scheme_of(c);
@@ -170,7 +177,8 @@ template <class L>
 Branch shared_branch(const Block& block, const char* name) {
   const Branch& b = block.branch(name);
   const auto* layer = dynamic_cast<const L*>(b.layer.get());
-  require(layer != nullptr, kName, "couple is for encoders of the Transformer's own layers");
+  require(layer != nullptr, TransformerConfig::model_name,
+          "couple is for encoders of the Transformer's own layers");
   return {name, b.norm, std::make_unique<L>(*layer)};
 }
 
@@ -249,7 +257,8 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
   require(
       encoder_attention.empty() || (c.wiring == Wiring::encoder_decoder &&
                                     static_cast<int64_t>(encoder_attention.size()) == c.n_layer),
-      kName, "{} attention layers for an encoder of {}", encoder_attention.size(), c.n_layer);
+      TransformerConfig::model_name, "{} attention layers for an encoder of {}",
+      encoder_attention.size(), c.n_layer);
   const Init embed = init.at("embed");
   const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
   if (c.source_vocab > 0) {

@@ -3,9 +3,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
-constexpr auto names =
+constexpr auto transformer_names =
     joined(detail::sequence_names,
            {
                {"embed.source_norm", "encoder.layernorm_embedding"},
@@ -16,13 +14,14 @@ constexpr auto names =
                {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.out_proj"},
            });
 
-constexpr auto mbart_names = joined(names, {{"encoder.final_norm", "encoder.layer_norm"},
-                                            {"decoder.final_norm", "decoder.layer_norm"}});
+constexpr auto mbart_names = joined(
+    transformer_names,
+    {{"encoder.final_norm", "encoder.layer_norm"}, {"decoder.final_norm", "decoder.layer_norm"}});
 constexpr auto pegasus_unused = joined(
     detail::sequence_unused, {{"encoder.embed_positions.weight", OtherName::Kind::sinusoids},
                               {"decoder.embed_positions.weight", OtherName::Kind::sinusoids}});
 // Names without one table; the first name of a parameter counts.
-constexpr auto untied_names = joined(detail::sequence_tables, names);
+constexpr auto transformer_untied_names = joined(detail::sequence_tables, transformer_names);
 constexpr auto mbart_untied_names = joined(detail::sequence_tables, mbart_names);
 constexpr auto pegasus_untied_unused =
     joined(detail::sequence_untied_unused,
@@ -33,7 +32,7 @@ constexpr auto pegasus_untied_unused =
 
 constinit const CheckpointFormat bart_format{"bart",
                                              "model.",
-                                             names,
+                                             transformer_names,
                                              detail::sequence_heads,
                                              detail::sequence_unused,
                                              detail::stored_sequence};
@@ -48,7 +47,7 @@ constinit const CheckpointFormat pegasus_format{"pegasus",      "model.",
                                                 pegasus_unused, detail::stored_sequence};
 constinit const CheckpointFormat bart_untied_format{"bart",
                                                     "model.",
-                                                    untied_names,
+                                                    transformer_untied_names,
                                                     detail::sequence_heads,
                                                     detail::sequence_untied_unused,
                                                     detail::stored_sequence};
@@ -66,7 +65,8 @@ constinit const CheckpointFormat pegasus_untied_format{"pegasus",
                                                        detail::stored_sequence};
 
 TransformerConfig bart_config(const BartKeys& k) {
-  require(k.model_type == "bart", kOp, "model_type is \"{}\"; expected \"bart\"", k.model_type);
+  require(k.model_type == "bart", detail::checkpoint_op, "model_type is \"{}\"; expected \"bart\"",
+          k.model_type);
   TransformerConfig c = transformer_preset("bart");
   detail::set_sequence(k, c);
   c.n_max = k.max_position_embeddings;
@@ -75,7 +75,8 @@ TransformerConfig bart_config(const BartKeys& k) {
 }
 
 TransformerConfig mbart_config(const MBartKeys& k) {
-  require(k.model_type == "mbart", kOp, "model_type is \"{}\"; expected \"mbart\"", k.model_type);
+  require(k.model_type == "mbart", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"mbart\"", k.model_type);
   BartKeys shared = k;
   shared.model_type = "bart";
   TransformerConfig c = bart_config(shared);
@@ -84,10 +85,10 @@ TransformerConfig mbart_config(const MBartKeys& k) {
 }
 
 TransformerConfig pegasus_config(const PegasusKeys& k) {
-  require(k.model_type == "pegasus", kOp, "model_type is \"{}\"; expected \"pegasus\"",
-          k.model_type);
-  require(k.d_model % 2 == 0, kOp, "d_model is {}; expected an even number, for sines and cosines",
-          k.d_model);
+  require(k.model_type == "pegasus", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"pegasus\"", k.model_type);
+  require(k.d_model % 2 == 0, detail::checkpoint_op,
+          "d_model is {}; expected an even number, for sines and cosines", k.d_model);
   BartKeys shared = k;
   shared.model_type = "bart";
   TransformerConfig c = bart_config(shared);
@@ -103,14 +104,15 @@ BartKeys bart_keys(const TransformerConfig& c) {
   require(c.wiring == Wiring::encoder_decoder && c.norm == NormPlace::post && c.norm_eps == 1e-5 &&
               c.positions == Positions::learned && c.position_offset == 2 && c.source_tables &&
               (c.source_n_max == 0 || c.source_n_max == c.n_max),
-          kOp,
+          detail::checkpoint_op,
           "a model of type bart has wiring = encoder_decoder, norm = post, norm_eps = 1e-5, "
           "positions = learned, position_offset = 2 and source_tables of n_max rows");
   require(
-      c.emb_norm && c.qkv_bias && c.out_bias && c.head_bias && c.d_embed == 0 && !c.couple, kOp,
+      c.emb_norm && c.qkv_bias && c.out_bias && c.head_bias && c.d_embed == 0 && !c.couple,
+      detail::checkpoint_op,
       "a model of type bart has emb_norm, qkv_bias, out_bias and head_bias, and neither d_embed "
       "nor couple");
-  require(c.source_vocab == (c.tie_embedding ? 0 : c.vocab), kOp,
+  require(c.source_vocab == (c.tie_embedding ? 0 : c.vocab), detail::checkpoint_op,
           "source_vocab is {}; a model of type bart has {} with tie_embedding = {}", c.source_vocab,
           c.tie_embedding ? 0 : c.vocab, c.tie_embedding);
   BartKeys k;

@@ -15,10 +15,10 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "transformer_xl";
+constexpr const char* kTransformerXL = "transformer_xl";
 
-constexpr TrainingDefaults published(int64_t length, int64_t batch, int64_t steps, int64_t warmup,
-                                     double lr = 2.5e-4) {
+constexpr TrainingDefaults transformer_xl_published(int64_t length, int64_t batch, int64_t steps,
+                                                    int64_t warmup, double lr = 2.5e-4) {
   return {.length = length,
           .batch = batch,
           .steps = steps,
@@ -28,7 +28,7 @@ constexpr TrainingDefaults published(int64_t length, int64_t batch, int64_t step
           .clip = 0.25};
 }
 
-constexpr Preset presets[] = {
+constexpr Preset transformer_xl_presets[] = {
     {"small", "4 layers of 128, a memory of 128; trains on bytes in minutes", "", "", {}},
     {"tiny",
      "2 layers of 12, a memory of 6, 17 tokens; for tests",
@@ -37,42 +37,39 @@ constexpr Preset presets[] = {
      {.length = 6, .batch = 2, .steps = 200}},
     {"enwik8_base", "12 layers of 512, memory and segments of 512", "",
      "vocab=204 n_layer=12 n_head=8 d_model=512 d_ff=2048 mem_len=512 dropout=0.1",
-     published(512, 22, 400'000, 0)},
+     transformer_xl_published(512, 22, 400'000, 0)},
     {"enwik8_large", "24 layers of 1024, memory and segments of 768", "enwik8_base",
      "n_layer=24 d_model=1024 d_head=128 d_ff=3072 mem_len=768 dropout=0.15 dropout_attn=0.15",
-     published(768, 64, 400'000, 4000)},
+     transformer_xl_published(768, 64, 400'000, 4000)},
     {"wikitext103_base", "16 layers of 410, words in 4 clusters, memory and segments of 150", "",
      "vocab=267735 n_layer=16 n_head=10 d_model=410 d_ff=2100 mem_len=150 dropout=0.1 "
      "untie_biases=true cutoffs=20000,40000,200000",
-     published(150, 60, 200'000, 0)},
+     transformer_xl_published(150, 60, 200'000, 0)},
     {"wikitext103_large", "18 layers of 1024, words in 4 clusters, memory and segments of 384",
      "wikitext103_base",
      "n_layer=18 n_head=16 d_model=1024 d_ff=4096 mem_len=384 dropout=0.2 dropout_attn=0.2 "
      "div_value=4 tie_projections=1,2,3",
-     published(384, 128, 4'000'000, 16'000)},
+     transformer_xl_published(384, 128, 4'000'000, 16'000)},
     {"lm1b_base", "18 layers of 1024, words in 4 clusters, memory and segments of 32", "",
      "vocab=793471 n_layer=18 n_head=8 d_model=1024 d_ff=4096 mem_len=32 "
      "cutoffs=60000,100000,640000 div_value=4",
-     published(32, 224, 500'000, 20'000)},
+     transformer_xl_published(32, 224, 500'000, 20'000)},
     {"lm1b_large", "24 layers of 1280, words in 4 clusters, memory and segments of 32", "lm1b_base",
      "n_layer=24 n_head=16 d_model=1280 d_ff=8192 dropout=0.05 dropout_attn=0.05",
-     published(32, 512, 1'200'000, 30'000, 1e-4)},
+     transformer_xl_published(32, 512, 1'200'000, 30'000, 1e-4)},
 };
 
-std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return preset_spec<TransformerXL, TransformerXLConfig>(kName, presets, preset);
+std::unique_ptr<ModelSpec> transformer_xl_spec(std::string_view preset) {
+  return preset_spec<TransformerXL, TransformerXLConfig>(kTransformerXL, transformer_xl_presets,
+                                                         preset);
 }
 
-int64_t head_width(const TransformerXLConfig& c) {
-  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
-}
-
-void check(const TransformerXLConfig& c) {
-  check_fields(kName, c);
-  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
-  require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
-          c.d_model);
-  require(!c.phantom_zero_memory || c.mem_len > 0, kName,
+void require_consistent(const TransformerXLConfig& c) {
+  check_fields(kTransformerXL, c);
+  if (c.d_head == 0) require_heads(kTransformerXL, c.d_model, c.n_head);
+  require(c.d_model % 2 == 0, kTransformerXL,
+          "d_model is {}; expected an even number, for sinusoids", c.d_model);
+  require(!c.phantom_zero_memory || c.mem_len > 0, kTransformerXL,
           "phantom_zero_memory needs a memory; set mem_len");
 }
 
@@ -83,8 +80,8 @@ int64_t reach(const TransformerXLConfig& c) {
 }
 
 DecoderOptions decoder_of(const TransformerXLConfig& c) {
-  check(c);
-  DecoderOptions o = decoder_options(kName, c);
+  require_consistent(c);
+  DecoderOptions o = decoder_options(kTransformerXL, c);
   o.token = Scheme::normal(c.embed_std > 0 ? c.embed_std : c.init_std);
   o.classifier = Scheme::normal(c.init_std);
   o.tie_embedding = c.tie_embedding;
@@ -167,13 +164,14 @@ Stack::Result TransformerXL::run(const Tensor& x, const LayerContext& ctx, Strea
 }
 
 TransformerXLConfig transformer_xl_preset(std::string_view name) {
-  return preset_of<TransformerXLConfig>(kName, presets, name);
+  return preset_of<TransformerXLConfig>(kTransformerXL, transformer_xl_presets, name);
 }
 
 const ModelEntry& transformer_xl_entry() {
   static const ModelEntry entry{
-      kName, "causal language model with a memory of earlier segments and relative positions",
-      presets, make};
+      kTransformerXL,
+      "causal language model with a memory of earlier segments and relative positions",
+      transformer_xl_presets, transformer_xl_spec};
   return entry;
 }
 

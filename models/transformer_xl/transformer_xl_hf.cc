@@ -8,8 +8,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = detail::checkpoint_op;
-
 /// What all checkpoints have, besides the tables of clusters. qkv_net holds q, k and v; the bias v
 /// of a layer is a parameter without an ending.
 constexpr NamePair layers[] = {
@@ -47,7 +45,7 @@ constexpr std::string_view untie = "for tables of its own, set tie_word_embeddin
 constexpr OtherName copy_of(std::string_view name, std::string_view of, std::string_view remedy) {
   return {name, OtherName::Kind::copy, of, remedy};
 }
-constexpr OtherName unused[] = {
+constexpr OtherName transformer_xl_unused[] = {
     {"pos_emb.inv_freq", OtherName::Kind::frequencies},
     copy_of("crit.out_layers.0.weight", "word_emb.emb_layers.0.weight", untie),
     copy_of("crit.out_layers.1.weight", "word_emb.emb_layers.1.weight", untie),
@@ -58,15 +56,17 @@ constexpr OtherName unused[] = {
     copy_of("crit.out_projs.2", "word_emb.emb_projs.2", untie_projections),
     copy_of("crit.out_projs.3", "word_emb.emb_projs.3", untie_projections),
 };
-constexpr NamePair copies[] = {
+constexpr NamePair transformer_xl_copies[] = {
     {"u", "transformer.layers.#.dec_attn.r_w_bias"},
     {"v", "transformer.layers.#.dec_attn.r_r_bias"},
 };
 
-constexpr CheckpointFormat one{"transfo-xl", "transformer.", one_table, one_softmax,
-                               unused,       nullptr,        copies};
-constexpr CheckpointFormat many{"transfo-xl", "transformer.", many_tables, many_softmaxes,
-                                unused,       nullptr,        copies};
+constexpr CheckpointFormat one{"transfo-xl",         "transformer.",        one_table,
+                               one_softmax,          transformer_xl_unused, nullptr,
+                               transformer_xl_copies};
+constexpr CheckpointFormat many{"transfo-xl",         "transformer.",        many_tables,
+                                many_softmaxes,       transformer_xl_unused, nullptr,
+                                transformer_xl_copies};
 
 /// 0 for the first cluster and 1 for all others, or 0 for all.
 std::vector<int64_t> all_but_first(size_t clusters, bool tied) {
@@ -75,18 +75,19 @@ std::vector<int64_t> all_but_first(size_t clusters, bool tied) {
   return ties;
 }
 
-void check(const TransformerXLKeys& k) {
-  require(k.model_type == "transfo-xl", kOp, "model_type is \"{}\"; expected \"transfo-xl\"",
-          k.model_type);
-  require(k.d_embed == k.d_model, kOp, "d_embed is {}; expected d_model, {}", k.d_embed, k.d_model);
-  require(k.adaptive || k.cutoffs.empty(), kOp,
+void require_consistent(const TransformerXLKeys& k) {
+  require(k.model_type == "transfo-xl", detail::checkpoint_op,
+          "model_type is \"{}\"; expected \"transfo-xl\"", k.model_type);
+  require(k.d_embed == k.d_model, detail::checkpoint_op, "d_embed is {}; expected d_model, {}",
+          k.d_embed, k.d_model);
+  require(k.adaptive || k.cutoffs.empty(), detail::checkpoint_op,
           "adaptive is false; expected true or no cutoffs, since transformers reads cutoffs alone");
-  require(k.div_val == 1 || !k.cutoffs.empty(), kOp, "div_val is {}; without cutoffs expected 1",
-          k.div_val);
-  require(k.tie_projs.empty() || k.tie_projs.size() == k.cutoffs.size() + 1, kOp,
+  require(k.div_val == 1 || !k.cutoffs.empty(), detail::checkpoint_op,
+          "div_val is {}; without cutoffs expected 1", k.div_val);
+  require(k.tie_projs.empty() || k.tie_projs.size() == k.cutoffs.size() + 1, detail::checkpoint_op,
           "tie_projs has {} entries; expected {}, one a cluster", k.tie_projs.size(),
           k.cutoffs.size() + 1);
-  require(!k.same_length || k.mem_len > 0, kOp,
+  require(!k.same_length || k.mem_len > 0, detail::checkpoint_op,
           "same_length is true; expected false without a memory, mem_len = 0");
 }
 
@@ -97,7 +98,7 @@ const CheckpointFormat& transformer_xl_format(const TransformerXLConfig& config)
 }
 
 TransformerXLConfig transformer_xl_config(const TransformerXLKeys& k) {
-  check(k);
+  require_consistent(k);
   TransformerXLConfig c;
   c.vocab = k.vocab_size;
   c.n_layer = k.n_layer;
@@ -130,13 +131,13 @@ TransformerXLConfig transformer_xl_config(const TransformerXLKeys& k) {
 }
 
 TransformerXLKeys transformer_xl_keys(const TransformerXLConfig& c) {
-  require(c.head_bias && c.emb_scale && c.token_head.soft_cap == 0, kOp,
+  require(c.head_bias && c.emb_scale && c.token_head.soft_cap == 0, detail::checkpoint_op,
           "a model of type transfo-xl has head_bias and emb_scale, and no soft_cap");
-  require(c.norm == NormPlace::post || !c.final_norm, kOp,
+  require(c.norm == NormPlace::post || !c.final_norm, detail::checkpoint_op,
           "final_norm is true; a model of type transfo-xl has none");
-  require(c.mem_len == 0 || c.phantom_zero_memory, kOp,
+  require(c.mem_len == 0 || c.phantom_zero_memory, detail::checkpoint_op,
           "phantom_zero_memory is false; a model of type transfo-xl begins with mem_len zeros");
-  require(c.window == 0 || c.window == c.mem_len, kOp,
+  require(c.window == 0 || c.window == c.mem_len, detail::checkpoint_op,
           "window is {}; a model of type transfo-xl has 0 or mem_len, {}", c.window, c.mem_len);
   TransformerXLKeys k;
   k.vocab_size = c.vocab;
@@ -144,7 +145,7 @@ TransformerXLKeys transformer_xl_keys(const TransformerXLConfig& c) {
   k.n_head = c.n_head;
   k.d_model = k.d_embed = c.d_model;
   k.d_inner = c.d_ff;
-  k.d_head = c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+  k.d_head = head_width(c);
   k.mem_len = c.mem_len;
   k.same_length = c.window > 0;
   k.clamp_len = c.clamp > 0 ? c.clamp : -1;
@@ -158,7 +159,7 @@ TransformerXLKeys transformer_xl_keys(const TransformerXLConfig& c) {
   // Without projections the package writes the ties that it would have.
   k.tie_projs = all_but_first(c.cutoffs.size() + 1, c.div_value == 1);
   for (const int64_t i : c.tie_projections) {
-    require(i >= 0 && i <= std::ssize(c.cutoffs), kOp,
+    require(i >= 0 && i <= std::ssize(c.cutoffs), detail::checkpoint_op,
             "tie_projections has {}; expected clusters from 0 to {}", i, c.cutoffs.size());
     k.tie_projs[static_cast<size_t>(i)] = 1;
   }

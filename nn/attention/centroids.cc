@@ -15,7 +15,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "centroids";
+constexpr const char* kCentroids = "centroids";
 
 /// x / |x| over the last axis where |x| > 0, else `otherwise`.
 Tensor directions(const Tensor& x, const Tensor& otherwise) {
@@ -28,14 +28,14 @@ Tensor directions(const Tensor& x, const Tensor& otherwise) {
 
 Centroids::Centroids(const CentroidOptions& options, const Init& init) : options_(options) {
   const CentroidOptions& o = options_;
-  require(o.heads >= 1 && o.clusters >= 1 && o.width >= 1, kOp,
+  require(o.heads >= 1 && o.clusters >= 1 && o.width >= 1, kCentroids,
           "got {} heads, {} clusters and width {}; expected 1 or more", o.heads, o.clusters,
           o.width);
-  require(o.decay >= 0 && o.decay <= 1, kOp, "decay is {}; expected 0 to 1", o.decay);
+  require(o.decay >= 0 && o.decay <= 1, kCentroids, "decay is {}; expected 0 to 1", o.decay);
   require(std::isfinite(o.radius) && o.radius > 0 && std::isfinite(o.reseed_below) &&
               o.reseed_below >= 0,
-          kOp, "radius is {} and reseed_below is {}; expected more than 0, and 0 or more", o.radius,
-          o.reseed_below);
+          kCentroids, "radius is {} and reseed_below is {}; expected more than 0, and 0 or more",
+          o.radius, o.reseed_below);
   const Shape shape{o.heads, o.clusters, o.width};
   means_ = init.at("means").make_buffer(shape, Scheme::normal(1));
   sums_ = init.at("sums").make_buffer(shape, Scheme::zeros());
@@ -79,7 +79,7 @@ void Centroids::start_from(const std::vector<Tensor>& x, const Tensor& lengths, 
     }
   }
   const int64_t heads = options_.heads, k = options_.clusters;
-  require(std::ssize(places) >= k, kOp,
+  require(std::ssize(places) >= k, kCentroids,
           "{} clusters start at tokens of a batch, which has {}; expected as many or more", k,
           places.size());
   std::vector<int32_t> chosen;
@@ -135,7 +135,7 @@ Statistics Centroids::statistics(const std::vector<Tensor>& x, const std::vector
 void Centroids::after_step(const StepEnd& end) {
   if (end.statistics.empty()) return;
   const size_t sets = end.statistics.size() / 2;
-  require(end.statistics.size() == 3 || end.statistics.size() == 5, kOp,
+  require(end.statistics.size() == 3 || end.statistics.size() == 5, kCentroids,
           "got {} sums; expected those of queries, or of queries and keys", end.statistics.size());
   const auto counts = [&](size_t i) { return end.statistics[2 * i]; };
   const auto sums = [&](size_t i) { return end.statistics[2 * i + 1]; };

@@ -42,7 +42,8 @@ struct CentroidOptions {
 
 /// The centroids mu_c of the clusters of each head \cite roy2021 : state that is learned without
 /// gradients. They start as random directions of length r. Queries and keys that are projected
-/// apart have sums of their own, and the centroids follow first the one, then the other.
+/// apart have separate sums; unless the update adds the two, the centroids follow the queries
+/// first, then the keys.
 class Centroids : public Module {
  public:
   Centroids() = default;

@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "edge attention";
+constexpr const char* kEdgeAttention = "edge attention";
 
 /// Returns `old` [B, H, places, d] with the rows of `fresh` [B, H, n, d] at their places.
 Tensor placed(const Tensor& old, const Tensor& fresh, const EdgeRows& rows) {
@@ -36,14 +36,14 @@ Tensor placed(const Tensor& old, const Tensor& fresh, const EdgeRows& rows) {
 }
 
 void require_no_recording() {
-  require<GradientError>(!autograd::recording(), kName,
+  require<GradientError>(!autograd::recording(), kEdgeAttention,
                          "decoding keeps keys and values without history; use NoGrad");
 }
 
 }  // namespace
 
 EdgeMultiHead::EdgeMultiHead(const EdgeMultiHeadOptions& o, const Init& init) : options_(o) {
-  require(o.n_head >= 1 && o.d_model % o.n_head == 0, kName,
+  require(o.n_head >= 1 && o.d_model % o.n_head == 0, kEdgeAttention,
           "d_model {} is not a multiple of n_head {}", o.d_model, o.n_head);
   q_ = Linear(o.d_model, o.d_model, false, init.at("q"), o.weights);
   k_ = Linear(o.d_model, o.d_model, false, init.at("k"), o.weights);
@@ -78,7 +78,7 @@ Tensor EdgeMultiHead::merge(const Tensor& heads) const {
 Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (options_.cross) return forward_cross(x, ctx, pass);
   const auto* edges = ctx.own.find<EdgeContext>();
-  require(edges != nullptr && edges->rows != nullptr, kName,
+  require(edges != nullptr && edges->rows != nullptr, kEdgeAttention,
           "no layout is given; set EdgeContext::rows of LayerContext::own");
   const EdgeRows& rows = *edges->rows;
   Output result;
@@ -101,14 +101,14 @@ Output EdgeMultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pas
 
 Output EdgeMultiHead::forward_cross(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const auto* edges = ctx.own.find<EdgeContext>();
-  require(edges != nullptr && edges->encoder_rows != nullptr && ctx.encoder_output, kName,
+  require(edges != nullptr && edges->encoder_rows != nullptr && ctx.encoder_output, kEdgeAttention,
           "cross-attention has no input; set LayerContext::encoder_output and "
           "EdgeContext::encoder_rows");
   const auto& layout = edges->encoder_rows->layout;
   const int64_t batch = x.dim(0), n = layout->n_rows / batch;
   if (n * batch != layout->n_rows || n > x.dim(1)) {
     fail_with<ShapeError>(
-        kName, fmt::format("a layout of {} rows does not fit the samples", layout->n_rows),
+        kEdgeAttention, fmt::format("a layout of {} rows does not fit the samples", layout->n_rows),
         {{"x", x}});
   }
   Output result;

@@ -30,9 +30,9 @@ class EdgeMultiHead : public Layer {
   /// x [B, N, D] -> [B, rows, D]: the rows that EdgeContext::rows names. In cross-attention the
   /// layout of EdgeContext::encoder_rows has n rows for each sample, one sample after the other,
   /// and its keys are the rows of ctx.encoder_output [1, S, D], those of all samples; rows of x
-  /// beyond the first n of a sample get zeros. Decoding puts keys and values where
-  /// EdgeContext::rows says, or keeps those of the encoder. Throws ValueError without a layout,
-  /// GradientError when decoding with recording on.
+  /// beyond the first n of a sample get zeros. Decoding stores keys and values at the places that
+  /// EdgeContext::rows names; cross-attention keeps the encoder's keys and values. Throws
+  /// ValueError without a layout, GradientError when decoding with recording on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   /// [B, H, rows, N]; for layers that are not cross-attention.
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;

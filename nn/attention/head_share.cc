@@ -78,8 +78,8 @@ Tensor HeadShare::rows_at(const Tensor& x, const Tensor& index) const {
     const int64_t all = split_->size() * index.dim(1);
     return permute_rows(rows_of_all(permute_rows(x, index), *split_, all), index);
   }
-  // Each process gives all G places, those of other processes' rows as zeros; then each place is
-  // taken from the process that has its row.
+  // Each process sends all G places, with zeros for rows that it does not have; then each place is
+  // taken from the process that has the row.
   const std::vector<int64_t> places = index.to_vector<int64_t>();
   const auto count = std::ssize(places);
   std::vector<int64_t> here, from;

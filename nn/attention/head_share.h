@@ -26,13 +26,13 @@ class HeadShare {
   /// The share of x, whose axis `axis` has an entry for each head, or one for all; x may be
   /// undefined.
   Tensor of(const Tensor& x, int axis) const;
-  /// The layer whose outputs are those of this share, `width` columns for each head.
+  /// The part of a layer that computes these heads, `width` output columns each.
   Linear of(const Linear& all, int64_t width) const;
   AttentionPattern of(const AttentionPattern& pattern) const;
-  /// The terms whose tables are those of this share.
+  /// The terms, with the tables of these heads only.
   ScoreTerms of(ScoreTerms terms) const;
-  /// x, whose axis `axis` has an entry for each head of this share, with zeros for the other heads:
-  /// those of all processes add up to all.
+  /// x, whose axis `axis` has an entry for each of these heads, padded with zeros for the other
+  /// heads: the sum over all processes has all heads.
   Tensor among_all(const Tensor& x, int axis) const;
   /// The pass of an op inside attention, which draws for these heads.
   Pass site(const Pass& pass) const;
@@ -41,7 +41,7 @@ class HeadShare {
   /// rows_to_heads().
   Tensor to_heads(const Tensor& x) const { return to_heads(x, rows_); }
   Tensor to_heads(const Tensor& x, int64_t rows) const;
-  /// And back.
+  /// The inverse of to_heads().
   Tensor to_rows(const Tensor& x) const;
   /// x [1, n, D] of this process's rows -> [1, L, D]; rows_of_all().
   Tensor all_rows(const Tensor& x) const { return all_rows(x, rows_); }

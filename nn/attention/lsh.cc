@@ -23,7 +23,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "lsh attention";
+constexpr const char* kLshAttention = "lsh attention";
 
 /// Finds the tokens that the last of `tokens` tokens sees, and how often: those that a pass over
 /// all tokens would show it, or with `same_bucket` the last ones of its bucket, at most a window of
@@ -125,11 +125,11 @@ LshBuckets buckets_for(BucketRule rule, int64_t length, int64_t chunk, int64_t n
 LshAttention::LshAttention(const LshAttentionOptions& options, const Init& init)
     : options_(options) {
   LshAttentionOptions& o = options_;
-  require(o.n_head >= 1 && o.rounds >= 1, kOp, "got {} heads and {} rounds; expected 1 or more",
-          o.n_head, o.rounds);
+  require(o.n_head >= 1 && o.rounds >= 1, kLshAttention,
+          "got {} heads and {} rounds; expected 1 or more", o.n_head, o.rounds);
   if (o.d_head == 0) {
-    require(o.d_model % o.n_head == 0, kOp, "d_model {} is not a multiple of n_head {}; set d_head",
-            o.d_model, o.n_head);
+    require(o.d_model % o.n_head == 0, kLshAttention,
+            "d_model {} is not a multiple of n_head {}; set d_head", o.d_model, o.n_head);
     o.d_head = o.d_model / o.n_head;
   }
   const int64_t width = o.n_head * o.d_head;
@@ -226,7 +226,7 @@ Output LshAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   Output result;
   result.memory = ctx.memory;
   const bool prompt = !ctx.memory.has<KeyValues>();
-  require(prompt == ctx.choices.empty(), kOp,
+  require(prompt == ctx.choices.empty(), kLshAttention,
           "decoding takes the buckets of all tokens before, and only with their keys");
   const auto [q, v] = project(x);
   const Tensor ids = hash(q, buckets, {}, Pass{});

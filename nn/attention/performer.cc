@@ -19,38 +19,38 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "performer attention";
+constexpr const char* kPerformerAttention = "performer attention";
 
 /// Whether features exist only of a projection, because they approximate the softmax kernel.
 bool of_softmax(FeatureMap f) { return kernels::norm_sign(f) != 0; }
 
 void check(const PerformerOptions& o, const AttentionOptions& attention) {
   const std::string_view name = name_of_value(o.features);
-  require(!attention.cross, kOp, "there is no cross-attention by features");
-  require(o.n_features >= 0, kOp, "n_features is {}; expected 1 or more, or 0: d ln d",
-          o.n_features);
-  require(o.projected || !of_softmax(o.features), kOp,
+  require(!attention.cross, kPerformerAttention, "there is no cross-attention by features");
+  require(o.n_features >= 0, kPerformerAttention,
+          "n_features is {}; expected 1 or more, or 0: d ln d", o.n_features);
+  require(o.projected || !of_softmax(o.features), kPerformerAttention,
           "features = {} need a projection; set projected to true, or features to relu", name);
-  require(o.projected || o.n_features == 0, kOp,
+  require(o.projected || o.n_features == 0, kPerformerAttention,
           "n_features is {}, and without a projection there are as many as a head is wide; "
           "leave it at 0",
           o.n_features);
   const bool halves = kernels::feature_halves(o.features) == 2;
-  require(!halves || o.n_features % 2 == 0, kOp,
+  require(!halves || o.n_features % 2 == 0, kPerformerAttention,
           "n_features is {}; expected an even number, since each row of the projection makes two "
           "features = {}",
           o.n_features, name);
-  require(o.redraw_interval >= 0, kOp, "redraw_interval is {}; expected 0 or more",
+  require(o.redraw_interval >= 0, kPerformerAttention, "redraw_interval is {}; expected 0 or more",
           o.redraw_interval);
-  require(std::isfinite(o.feature_scale) && o.feature_scale >= 0, kOp,
+  require(std::isfinite(o.feature_scale) && o.feature_scale >= 0, kPerformerAttention,
           "feature_scale is {}; expected 0 or more", o.feature_scale);
-  require(std::isfinite(o.feature_epsilon) && o.feature_epsilon >= 0, kOp,
+  require(std::isfinite(o.feature_epsilon) && o.feature_epsilon >= 0, kPerformerAttention,
           "feature_epsilon is {}; expected 0 or more", o.feature_epsilon);
   const bool takes_none = kernels::is_exponential(o.features) || of_softmax(o.features);
-  require(o.feature_epsilon == 0 || !takes_none, kOp,
+  require(o.feature_epsilon == 0 || !takes_none, kPerformerAttention,
           "feature_epsilon is {}; features = {} take none", o.feature_epsilon, name);
-  require(o.exact_up_to >= -1, kOp, "exact_up_to is {}; expected 0 or more, or -1: where faster",
-          o.exact_up_to);
+  require(o.exact_up_to >= -1, kPerformerAttention,
+          "exact_up_to is {}; expected 0 or more, or -1: where faster", o.exact_up_to);
 }
 
 /// The rows of the projection.
@@ -170,13 +170,14 @@ Tensor PerformerAttention::drop_outputs(const Tensor& heads, int64_t rows, const
 
 Output PerformerAttention::computed(const Tensor& onto, const Tensor& x, const LayerContext& ctx,
                                     Pass pass) const {
-  require<NotImplemented>(!ctx.memory.get<InputRows>().states, kOp,
+  require<NotImplemented>(!ctx.memory.get<InputRows>().states, kPerformerAttention,
                           "there is no memory of earlier segments");
   return ctx.decoding ? added(onto, decode(x, ctx)) : MultiHead::computed(onto, x, ctx, pass);
 }
 
 Output PerformerAttention::decode(const Tensor& x, const LayerContext& ctx) const {
-  require<GradientError>(!autograd::recording(), kOp, "decoding has no gradients; use NoGrad");
+  require<GradientError>(!autograd::recording(), kPerformerAttention,
+                         "decoding has no gradients; use NoGrad");
   Output result;
   result.memory = ctx.memory;
   Projected p = project(x);
@@ -212,7 +213,7 @@ Output PerformerAttention::decode(const Tensor& x, const LayerContext& ctx) cons
 
 FeatureError PerformerAttention::error(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
-  require<NotImplemented>(of_softmax(performer_.features), kOp,
+  require<NotImplemented>(of_softmax(performer_.features), kPerformerAttention,
                           "features = {} approximate no softmax",
                           name_of_value(performer_.features));
   const Projected p = normed(project(x));

@@ -103,8 +103,8 @@ class PerformerAttention final : public MultiHead {
   void visit(Visitor& v) override;
   void after_step(const StepEnd& end) override;
 
-  /// Compares features with softmax attention over the rows x [B, L, D], which costs what that
-  /// costs. Throws NotImplemented unless features approximate the softmax kernel.
+  /// Compares features with softmax attention over the rows x [B, L, D], at the cost of softmax
+  /// attention. Throws NotImplemented unless features approximate the softmax kernel.
   FeatureError error(const Tensor& x, const LayerContext& ctx) const;
   /// Whether sequences of this length are attended to exactly.
   bool exact(int64_t length) const { return length <= exact_up_to_; }

@@ -38,12 +38,12 @@ struct ProjectedDistances {
 
 /// Transformer-XL's relative positions \cite dai2019 (sec. 3.3), for causal attention:
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d)
-/// W_R is this layer's own, u and v [H, d] too or those of several layers. R is
+/// Each layer has its own W_R, and its own u and v [H, d] unless layers share them. R is
 /// Distances::sinusoids of LayerContext::own, for the distances that the layer needs or more.
 class RelativeMultiHead : public MultiHead {
  public:
   /// own_biases: the layer names u and v; else the model does, which shares them among its layers.
-  /// reach: the largest distance i - j that is told apart; rows of larger ones are that of `reach`.
+  /// reach: the maximum distance i - j; larger distances are treated as `reach`.
   RelativeMultiHead(const AttentionOptions& options, int64_t reach, const Tensor& u,
                     const Tensor& v, const Init& init, bool own_biases = false);
 

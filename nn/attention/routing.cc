@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "routing attention";
+constexpr const char* kRoutingAttention = "routing attention";
 
 /// x [B, L, H d] -> [B, H, L, d].
 Tensor split_heads(const Tensor& x, int64_t width) {
@@ -36,25 +36,25 @@ RoutingAttention::RoutingAttention(const RoutingOptions& options, const Init& in
     : options_(options) {
   RoutingOptions& o = options_;
   const int64_t all = o.local_heads + o.routing_heads;
-  require(o.local_heads >= 0 && o.routing_heads >= 0 && all >= 1, kOp,
+  require(o.local_heads >= 0 && o.routing_heads >= 0 && all >= 1, kRoutingAttention,
           "got {} local and {} routing heads; expected one or more", o.local_heads,
           o.routing_heads);
-  require(o.clusters >= 1 && o.window >= 1, kOp,
+  require(o.clusters >= 1 && o.window >= 1, kRoutingAttention,
           "got {} clusters of {} tokens; expected 1 or more of each", o.clusters, o.window);
-  require(o.share_qk || o.norm == RoutingNorm::ln0, kOp,
+  require(o.share_qk || o.norm == RoutingNorm::ln0, kRoutingAttention,
           "norm_qk = unit_keys needs share_qk: keys are what is clustered");
-  require(o.share_qk || !recent(), kOp,
+  require(o.share_qk || !recent(), kRoutingAttention,
           "select = argmax_recent needs share_qk: a query joins the cluster of its key");
-  require(o.share_qk || !o.mask_self, kOp,
+  require(o.share_qk || !o.mask_self, kRoutingAttention,
           "mask_self needs share_qk: only then is a token its own first neighbour in a group");
-  require(!o.mask_self || o.routing_clip != 0, kOp,
+  require(!o.mask_self || o.routing_clip != 0, kRoutingAttention,
           "mask_self needs relative positions up to 1 or more, or none; routing_clip is 0");
-  require(o.scatter_eps >= 0 && o.commitment >= 0, kOp,
+  require(o.scatter_eps >= 0 && o.commitment >= 0, kRoutingAttention,
           "scatter_eps is {} and commitment is {}; expected 0 or more", o.scatter_eps,
           o.commitment);
   if (o.d_head == 0) {
-    require(o.d_model % all == 0, kOp, "d_model {} is not a multiple of {} heads; set d_head",
-            o.d_model, all);
+    require(o.d_model % all == 0, kRoutingAttention,
+            "d_model {} is not a multiple of {} heads; set d_head", o.d_model, all);
     o.d_head = o.d_model / all;
   }
   const int64_t d = o.d_head;
@@ -280,7 +280,7 @@ void RoutingAttention::start_centroids(const Tensor& x, const LayerContext& ctx,
 }
 
 Tensor RoutingAttention::groups(const Tensor& x, const LayerContext& ctx) const {
-  require(!recent() && options_.routing_heads > 0, kOp,
+  require(!recent() && options_.routing_heads > 0, kRoutingAttention,
           "only heads that choose the nearest tokens of a centroid have groups");
   const NoGrad off;
   return select(project(x), ctx, false).queries;

@@ -91,8 +91,8 @@ class RoutingAttention : public Layer {
   /// x [B, L, D] -> [B, L, D]. Decoding appends keys and values of x to those in ctx.memory, and
   /// updates the groups of all tokens so far. A prompt is grouped as in one pass. With
   /// argmax_recent decoding equals one pass over all tokens. With topw each later token joins the
-  /// groups that it would be in if it were the last one: not the groups of one pass, but those that
-  /// a model can know. Throws ShapeError, DTypeError; GradientError when decoding with recording
+  /// groups that it would be in as the last token; in one pass over all tokens, later tokens would
+  /// change these groups. Throws ShapeError, DTypeError; GradientError when decoding with recording
   /// on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
@@ -125,7 +125,7 @@ class RoutingAttention : public Layer {
   };
   bool recent() const { return options_.select == RoutingSelect::argmax_recent; }
   Heads project(const Tensor& x) const;
-  /// The heads of this process, over all rows, from those of its rows.
+  /// Exchanges all heads of this process's rows for all rows of its heads.
   Heads shared(Heads heads, const Pass& pass) const;
   Selection select(const Heads& heads, const LayerContext& ctx, bool training) const;
   ScoreTerms routing_terms(DType dtype) const;

@@ -17,8 +17,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "routing attention";
-
 /// Returns what a layer of heads sees in decoding: [B, heads, tokens, d].
 Tensor heads_of(const Tensor& cache, int64_t tokens, int64_t first, int64_t heads) {
   return narrow(memory_slots(cache, 0, tokens), 1, first, heads);
@@ -132,7 +130,7 @@ struct Group {
       append(token, score, n);
       return true;
     }
-    int64_t worst = 0;  // the last one of those with the lowest score
+    int64_t worst = 0;  // the last token with the lowest score
     for (int64_t i = 1; i < window; ++i) {
       if (scores[i] <= scores[worst]) worst = i;
     }
@@ -151,9 +149,9 @@ struct Lists {
   size_t each = 1;  ///< lists of a row
 };
 
-/// `joined` has the places of the groups of each row, whose keys lie `to_keys` behind. A query is
-/// the last of its group, which has as many tokens as the group of keys, so that its rank is that
-/// of the last key.
+/// `joined` has the offsets in `groups` of each row's groups; a group's keys are `to_keys` further
+/// on. A query is the last of its group, and the group of keys has as many tokens, so the query's
+/// rank is the rank of the last key.
 Lists lists_of(std::vector<int32_t>& groups, const std::vector<std::vector<int64_t>>& joined,
                int64_t to_keys, int64_t w) {
   Lists lists;

@@ -26,7 +26,7 @@ using detail::empty_blhd;
 using detail::empty_gradient;
 using detail::last_dim_contiguous;
 
-constexpr const char* kOp = "block_attention";
+constexpr const char* kBlockAttention = "block_attention";
 
 Tensor packed(const Tensor& x) {
   if (x.contiguous()) return x.detach();
@@ -45,49 +45,52 @@ void check_relation(const Tensor& q, const Tensor& table, const char* name, int6
   if (fits && width > 0) fits = table.dim(-1) == width;
   if (!fits) {
     const std::string row = width > 0 ? fmt::format("{}, {}", ids, width) : fmt::format("{}", ids);
-    fail_with<ShapeError>(kOp,
+    fail_with<ShapeError>(kBlockAttention,
                           fmt::format("{} has shape {}; expected [{}] or [{}, {}]", name,
                                       to_string(table.shape()), row, heads, row),
                           {{"q", q}, {name, table}});
   }
-  require_same_dtype(kOp, {"q", q}, {name, table});
-  require_same_device(kOp, {"q", q}, {name, table});
+  require_same_dtype(kBlockAttention, {"q", q}, {name, table});
+  require_same_device(kBlockAttention, {"q", q}, {name, table});
 }
 
 void check_lengths(const Tensor& q, const Tensor& lengths, const char* name) {
   if (!lengths) return;
   if (lengths.dtype() != DType::i64) {
-    fail_with<DTypeError>(kOp, fmt::format("{} is not i64", name), {{name, lengths}});
+    fail_with<DTypeError>(kBlockAttention, fmt::format("{} is not i64", name), {{name, lengths}});
   }
   if (lengths.rank() != 1 || lengths.dim(0) != q.dim(0) || !lengths.contiguous()) {
-    fail_with<ShapeError>(kOp, fmt::format("{} is not [B], B = {}, row-major", name, q.dim(0)),
+    fail_with<ShapeError>(kBlockAttention,
+                          fmt::format("{} is not [B], B = {}, row-major", name, q.dim(0)),
                           {{"q", q}, {name, lengths}});
   }
-  require_same_device(kOp, {"q", q}, {name, lengths});
+  require_same_device(kBlockAttention, {"q", q}, {name, lengths});
 }
 
 void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first_v) {
   for (const Named& x : {Named{"q", q}, Named{"k", k}, Named{"v", v}}) {
-    require<ValueError>(static_cast<bool>(x.tensor), kOp, "{} is not given", x.name);
-    require_rank_is(kOp, x.tensor, 4, x.name);
-    require_floating(kOp, x.tensor, x.name);
-    require_same_dtype(kOp, {"q", q}, x);
-    require_same_device(kOp, {"q", q}, x);
+    require<ValueError>(static_cast<bool>(x.tensor), kBlockAttention, "{} is not given", x.name);
+    require_rank_is(kBlockAttention, x.tensor, 4, x.name);
+    require_floating(kBlockAttention, x.tensor, x.name);
+    require_same_dtype(kBlockAttention, {"q", q}, x);
+    require_same_device(kBlockAttention, {"q", q}, x);
   }
   if (k.dim(0) != q.dim(0) || k.dim(1) != q.dim(1) || k.dim(3) != q.dim(3)) {
-    fail_with<ShapeError>(kOp, "k must have the batch, heads and width of q", {{"q", q}, {"k", k}});
+    fail_with<ShapeError>(kBlockAttention, "k must have the batch, heads and width of q",
+                          {{"q", q}, {"k", k}});
   }
   if (v.dim(0) != k.dim(0) || v.dim(1) != k.dim(1) || v.dim(2) != k.dim(2)) {
-    fail_with<ShapeError>(kOp, "v must have the batch, heads and length of k",
+    fail_with<ShapeError>(kBlockAttention, "v must have the batch, heads and length of k",
                           {{"k", k}, {"v", v}});
   }
   if (v.dim(3) != first_v.dim(3)) {
-    fail_with<ShapeError>(kOp, "all key segments must have values of one width",
+    fail_with<ShapeError>(kBlockAttention, "all key segments must have values of one width",
                           {{"first v", first_v}, {"v", v}});
   }
   const int64_t widest = std::max(q.dim(3), v.dim(3));
   if (std::min(q.dim(3), v.dim(3)) < 1 || widest > kernels::kAttentionMaxWidth) {
-    fail_with<ShapeError>(kOp, fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
+    fail_with<ShapeError>(kBlockAttention,
+                          fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
                           {{"q", q}, {"v", v}});
   }
 }
@@ -96,7 +99,8 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& firs
 void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype,
                  std::initializer_list<int64_t> sizes) {
   if (x.dtype() != dtype) {
-    fail_with<DTypeError>(kOp, fmt::format("{} is not {}", name, name_of(dtype)), {{name, x}});
+    fail_with<DTypeError>(kBlockAttention, fmt::format("{} is not {}", name, name_of(dtype)),
+                          {{name, x}});
   }
   bool fits = x.rank() == 1 + static_cast<int>(sizes.size()) && x.contiguous() &&
               (x.dim(0) == 1 || x.dim(0) == q.dim(0));
@@ -107,24 +111,24 @@ void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype
     expected += fmt::format(", {}", n);
   }
   if (!fits) {
-    fail_with<ShapeError>(kOp,
+    fail_with<ShapeError>(kBlockAttention,
                           fmt::format("{} has shape {}; expected {}], row-major", name,
                                       to_string(x.shape()), expected),
                           {{"q", q}, {name, x}});
   }
-  require_same_device(kOp, {"q", q}, {name, x});
+  require_same_device(kBlockAttention, {"q", q}, {name, x});
 }
 
 // Checks a mask and replaces class labels by ones that are safe for kernels to use.
 void check(const Tensor& q, const Tensor& k, PairMask& mask, int64_t ids) {
   check_lengths(q, mask.k_valid, "k_valid");
   check_lengths(q, mask.k_begin, "k_begin");
-  require(static_cast<bool>(mask.q_from) == static_cast<bool>(mask.q_to), kOp,
+  require(static_cast<bool>(mask.q_from) == static_cast<bool>(mask.q_to), kBlockAttention,
           "q_from and q_to bound a row together; one of them is not given");
   if (mask.q_from) {
     check_table(q, mask.q_from, "q_from", DType::i32, {q.dim(2)});
     check_table(q, mask.q_to, "q_to", DType::i32, {q.dim(2)});
-    require<ShapeError>(mask.q_from.dim(0) == mask.q_to.dim(0), kOp,
+    require<ShapeError>(mask.q_from.dim(0) == mask.q_to.dim(0), kBlockAttention,
                         "q_from is for {} samples and q_to for {}", mask.q_from.dim(0),
                         mask.q_to.dim(0));
   }
@@ -132,17 +136,19 @@ void check(const Tensor& q, const Tensor& k, PairMask& mask, int64_t ids) {
   const int given = static_cast<int>(static_cast<bool>(mask.q_class)) +
                     static_cast<int>(static_cast<bool>(mask.k_class)) +
                     static_cast<int>(static_cast<bool>(mask.class_id));
-  require(given == 0 || given == 3, kOp,
+  require(given == 0 || given == 3, kBlockAttention,
           "q_class, k_class and class_id label pairs together; {} of the three are given", given);
   if (given == 0) return;
   check_table(q, mask.q_class, "q_class", DType::i32, {q.dim(2)});
   check_table(q, mask.k_class, "k_class", DType::i32, {k.dim(2)});
-  require_rank_is(kOp, mask.class_id, 3, "class_id");
+  require_rank_is(kBlockAttention, mask.class_id, 3, "class_id");
   check_table(q, mask.class_id, "class_id", DType::i32,
               {mask.class_id.dim(1), mask.class_id.dim(2)});
-  mask.q_class = detail::checked_ids(kOp, mask.q_class, 0, mask.class_id.dim(1), "q_class");
-  mask.k_class = detail::checked_ids(kOp, mask.k_class, 0, mask.class_id.dim(2), "k_class");
-  mask.class_id = detail::checked_ids(kOp, mask.class_id, -1, ids, "class_id");
+  mask.q_class =
+      detail::checked_ids(kBlockAttention, mask.q_class, 0, mask.class_id.dim(1), "q_class");
+  mask.k_class =
+      detail::checked_ids(kBlockAttention, mask.k_class, 0, mask.class_id.dim(2), "k_class");
+  mask.class_id = detail::checked_ids(kBlockAttention, mask.class_id, -1, ids, "class_id");
 }
 
 // Returns the rows R of the relation tables: one per distance, or more if class labels may use
@@ -165,19 +171,19 @@ void check_span(const Tensor& q, const Tensor& span, const char* name, int64_t n
   if (!span) return;
   const DType expected = accumulator_of(q.dtype());
   if (span.dtype() != expected) {
-    fail_with<DTypeError>(kOp,
+    fail_with<DTypeError>(kBlockAttention,
                           fmt::format("{} is not {}: spans are f32 whatever q is, and f64 for f64",
                                       name, name_of(expected)),
                           {{"q", q}, {name, span}});
   }
-  require_same_device(kOp, {"q", q}, {name, span});
+  require_same_device(kBlockAttention, {"q", q}, {name, span});
   const auto one_or = [&](int axis, int64_t many) {
     return span.dim(axis) == 1 || span.dim(axis) == many;
   };
   if (span.rank() != 3 || !one_or(0, q.dim(0)) || !one_or(1, q.dim(1)) ||
       (span.dim(2) != n && !(one_for_all && span.dim(2) == 1))) {
     fail_with<ShapeError>(
-        kOp,
+        kBlockAttention,
         fmt::format("{} has shape {}; expected [1 or {}, 1 or {}, {}{}]", name,
                     to_string(span.shape()), q.dim(0), q.dim(1), one_for_all ? "1 or " : "", n),
         {{"q", q}, {name, span}});
@@ -186,42 +192,45 @@ void check_span(const Tensor& q, const Tensor& span, const char* name, int64_t n
 
 void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& terms, int64_t ids,
            const Dropout& dropout) {
-  require(std::isfinite(terms.scale), kOp, "scale is {}; expected a finite number", terms.scale);
-  require(terms.id.left >= 0 && terms.id.right >= 0, kOp,
+  require(std::isfinite(terms.scale), kBlockAttention, "scale is {}; expected a finite number",
+          terms.scale);
+  require(terms.id.left >= 0 && terms.id.right >= 0, kBlockAttention,
           "relation ids clip at {} to the left and {} to the right; expected 0 or more",
           terms.id.left, terms.id.right);
-  require(dropout.p >= 0 && dropout.p < 1, kOp, "dropout is {}; expected 0 <= p < 1", dropout.p);
-  require<NotImplemented>(dropout.p == 0 || !dropout.pass.training || dropout.pass.row == 0, kOp,
-                          "dropout.pass.row = {}: dropout of a part of the rows is not implemented",
-                          dropout.pass.row);
+  require(dropout.p >= 0 && dropout.p < 1, kBlockAttention, "dropout is {}; expected 0 <= p < 1",
+          dropout.p);
+  require<NotImplemented>(
+      dropout.p == 0 || !dropout.pass.training || dropout.pass.row == 0, kBlockAttention,
+      "dropout.pass.row = {}: dropout of a part of the rows is not implemented", dropout.pass.row);
   check_relation(q, terms.relation_key, "relation_key", q.dim(1), ids, q.dim(3));
   check_relation(q, terms.relation_bias, "relation_bias", q.dim(1), ids, 0);
   check_relation(q, terms.relation_value, "relation_value", q.dim(1), ids, v.dim(3));
   if (const Tensor& r = terms.relation_query) {
-    require(static_cast<bool>(terms.relation_key), kOp,
+    require(static_cast<bool>(terms.relation_key), kBlockAttention,
             "relation_query is given without relation_key, which it is multiplied with");
-    require_same_dtype(kOp, {"q", q}, {"relation_query", r});
-    require_same_device(kOp, {"q", q}, {"relation_query", r});
+    require_same_dtype(kBlockAttention, {"q", q}, {"relation_query", r});
+    require_same_device(kBlockAttention, {"q", q}, {"relation_query", r});
     if (r.shape() != q.shape()) {
-      fail_with<ShapeError>(kOp, "relation_query must have the shape of q",
+      fail_with<ShapeError>(kBlockAttention, "relation_query must have the shape of q",
                             {{"q", q}, {"relation_query", r}});
     }
   }
   if (!terms.span && !terms.query_span) return;
   check_span(q, terms.span, "span", k.dim(2), true);
   check_span(q, terms.query_span, "query_span", q.dim(2), false);
-  require(std::isfinite(terms.ramp) && terms.ramp > 0, kOp, "ramp is {}; expected more than 0",
-          terms.ramp);
-  require(std::isfinite(terms.offset), kOp, "offset is {}; expected a finite number", terms.offset);
+  require(std::isfinite(terms.ramp) && terms.ramp > 0, kBlockAttention,
+          "ramp is {}; expected more than 0", terms.ramp);
+  require(std::isfinite(terms.offset), kBlockAttention, "offset is {}; expected a finite number",
+          terms.offset);
 }
 
 // Fills the windows of segment s from its rules; a single rule serves all layout members.
 void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, bool by_class, int s,
                   kernels::AttentionNumbers& numbers) {
   const int used = p.layout->rules, given = static_cast<int>(rules.size());
-  require(given <= kernels::kAttentionRules, kOp, "{} rules of a key segment; expected at most {}",
-          given, kernels::kAttentionRules);
-  require(given == 1 || given >= used, kOp,
+  require(given <= kernels::kAttentionRules, kBlockAttention,
+          "{} rules of a key segment; expected at most {}", given, kernels::kAttentionRules);
+  require(given == 1 || given >= used, kBlockAttention,
           "{} rules of a key segment, of which the layout's members use {}", given, used);
   int64_t& q_start = numbers.q_start[s];
   auto& windows = numbers.windows[s];
@@ -229,18 +238,18 @@ void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, boo
   for (size_t n = 0; n < rules.size(); ++n) {
     const Rule& rule = rules[n];
     const Window& w = rule.window;
-    require(rule.q_start == q_start, kOp,
+    require(rule.q_start == q_start, kBlockAttention,
             "rule {} has q_start {}, rule 0 {}; positions are the same for all rules of a segment",
             n, rule.q_start, q_start);
-    require(w.dilation >= 1 && rule.stride >= 0, kOp,
+    require(w.dilation >= 1 && rule.stride >= 0, kBlockAttention,
             "rule {} has dilation {} and stride {}; expected 1 or more, and 0 or more", n,
             w.dilation, rule.stride);
-    require(by_class || (w.dilation == 1 && rule.stride == 0), kOp,
+    require(by_class || (w.dilation == 1 && rule.stride == 0), kBlockAttention,
             "rule {} has dilation {} and stride {}: that needs a layout with an order by class", n,
             w.dilation, rule.stride);
     const int64_t left = w.reach_left(), right = w.reach_right();
     windows[n] = {left, rule.causal ? std::min<int64_t>(0, right) : right};
-    require(windows[n].left >= -windows[n].right, kOp,
+    require(windows[n].left >= -windows[n].right, kBlockAttention,
             "the window of rule {} is {} to the left and {} to the right, which holds nothing", n,
             w.left, rule.causal ? std::min<int64_t>(0, w.right) : w.right);
   }
@@ -255,7 +264,8 @@ void check(const Tensor& q, std::span<const Keys> keys, AttentionPattern& p, int
   const Tensor& layout_index = p.layout->layout_index;
   require<ShapeError>((layout_index.dim(0) == 1 || layout_index.dim(0) == q.dim(0)) &&
                           (layout_index.dim(1) == 1 || layout_index.dim(1) == q.dim(1)),
-                      kOp, "layout.layout_index has shape {}; expected [1 or {}, 1 or {}]",
+                      kBlockAttention,
+                      "layout.layout_index has shape {}; expected [1 or {}, 1 or {}]",
                       to_string(layout_index.shape()), q.dim(0), q.dim(1));
 }
 
@@ -273,7 +283,7 @@ V with_heads(V table, int rank) {
   return table;
 }
 
-// Returns the views of operands; `view` is what makes one of a tensor.
+// Returns the views of operands; view(tensor) makes one view.
 template <class V, class F>
 kernels::AttentionOperands<V> views_of(const Operands& x, F view) {
   kernels::AttentionOperands<V> v;
@@ -307,7 +317,7 @@ Operands prepared(const Operands& given) {
 
 struct AttentionNode final : autograd::Node {
   AttentionNode(std::vector<Problem> all, const Tensor& out, const Tensor& lse)
-      : Node(kOp), problems(std::move(all)) {
+      : Node(kBlockAttention), problems(std::move(all)) {
     const auto save_tensor = [this](Tensor& x) { save({std::exchange(x, {})}); };
     save({out, lse});
     Operands::visit_tensors(save_tensor, problems[0].inputs);
@@ -355,8 +365,8 @@ struct AttentionNode final : autograd::Node {
     problems.clear();
   }
 
-  // Allocates the gradients that the kernels must compute: those that are wanted, and those that
-  // come with them.
+  // Allocates the gradients that the kernels must compute: the wanted ones, and any that a kernel
+  // computes together with them.
   Operands destinations(const Operands& x) const {
     // A span gets its gradient with the keys if it has one value per key, else with the queries.
     const bool want_span = wants(Operands::count - 2), by_key = want_span && x.span.dim(2) > 1;
@@ -395,9 +405,9 @@ void count_macs(const Tensor& q, const Tensor& k, const Tensor& v,
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                                 std::span<const AttentionPattern> parts, const ScoreTerms& terms,
                                 const Dropout& dropout) {
-  require(keys.size() == 1 || keys.size() == 2, kOp, "{} key segments are given; expected 1 or 2",
-          keys.size());
-  require(!parts.empty(), kOp, "no pattern is given; expected at least one");
+  require(keys.size() == 1 || keys.size() == 2, kBlockAttention,
+          "{} key segments are given; expected 1 or 2", keys.size());
+  require(!parts.empty(), kBlockAttention, "no pattern is given; expected at least one");
   for (const Keys& s : keys) check(q, s.k, s.v, keys[0].v);
   const Tensor &k = keys[0].k, &v = keys[0].v;
   std::vector<AttentionPattern> patterns;
@@ -417,7 +427,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   numbers.ramp = terms.ramp;
   numbers.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
-    RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
+    RngReuseCheck::note(kBlockAttention, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
     numbers.dropout = {dropout.p, dropout.pass.gen.device_key(), dropout.pass.head};
   }
   Operands given;
@@ -442,13 +452,13 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
     fill_windows(p, p.side_rules, false, 1, problem.numbers);
     problem.accumulate = problems.size() > 1;
   }
-  require_disjoint(kOp, patterns, q.dim(0), q.dim(1));
+  require_disjoint(kBlockAttention, patterns, q.dim(0), q.dim(1));
 
   std::array<Tensor, Operands::count> inputs;
   size_t at = 0;
   Operands::visit_tensors([&](const Tensor& t) { inputs[at++] = t; }, given);
   auto [out, lse] =
-      autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+      autograd::reuse_or_recompute<2>(kBlockAttention, inputs, {}, [&]() -> std::array<Tensor, 2> {
         count_macs(q, k, v, patterns);
         Tensor y = empty_blhd(q, q.dim(2), v.dim(3));
         Tensor sums =
@@ -458,8 +468,9 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
         }
         return {y, sums};
       });
-  const autograd::OpEnd end{kOp, out.shape()};
-  if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
+  const autograd::OpEnd end{kBlockAttention, out.shape()};
+  if (autograd::anomaly_mode())
+    autograd::check_finite(kBlockAttention, "forward", out);  // lse may be -inf
   if (autograd::wants_graph(inputs)) {
     auto node = std::make_shared<AttentionNode>(std::move(problems), out, lse);
     Tensor* const outputs[] = {&out, &lse};
@@ -509,7 +520,8 @@ AttentionResult merge_attention(std::span<const AttentionResult> parts) {
   }
   const Tensor each = concat(columns, 3);  // [B, H, L, parts]
   const Tensor lse = logsumexp(each, 3);
-  // Not exp(each - lse): beside a common offset lse has too few digits for shares whose sum is 1.
+  // Not exp(each - lse): if all lse are large, their difference has too few digits for the weights
+  // to sum to 1.
   const Tensor share = cast(softmax(each), parts[0].out.dtype());
   Tensor out;
   for (size_t n = 0; n < parts.size(); ++n) {

@@ -79,10 +79,10 @@ AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& 
                                 const Dropout& dropout = {});
 
 /// Merges partial attention results into one softmax; each may have its own queries, keys or terms,
-/// and no two share keys. Results do not know their keys: a shared one counts twice unnoticed.
+/// and no two share keys. Keys are not compared: a key in two parts counts twice, without an error.
 ///   lse = log sum_n exp(lse_n),  out = sum_n softmax(lse)_n out_n
-/// A row that sees no key in a part takes nothing from that part; one that sees no key at all gets
-/// out = 0, lse = -inf and no gradient.
+/// A part in which a row sees no key adds nothing to that row; a row that sees no key in any part
+/// gets out = 0, lse = -inf and no gradient.
 ///   parts    at least one; out [B, H, L, dv] and lse [B, H, L] of one shape and dtype each
 ///   returns  the same shapes; in 16 bits the weights of the parts are rounded to the dtype of out
 ///   saves    the parts, their weights in each row, and a few tensors of lse's shape

@@ -21,7 +21,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "entmax_attention";
+constexpr const char* kEntmaxAttention = "entmax_attention";
 
 /// Rows of a tile, and how many scores the tiles of all its heads may have together: what the
 /// second-level cache holds, or on a device what occupies it.
@@ -122,11 +122,11 @@ Reach reach_of(const AttentionPattern& given, const Tensor& q, const Tensor& k) 
   const Rule rule = given.rules.empty() ? Rule{} : given.rules.front();
   const bool plain = given.layout == nullptr && (kind == Kind::dense || kind == Kind::band) &&
                      given.rules.size() <= 1 && rule.window.dilation == 1 && rule.stride == 0;
-  require<NotImplemented>(plain, kOp,
+  require<NotImplemented>(plain, kEntmaxAttention,
                           "the pattern is {}; expected dense, causal, local or local_bidirectional",
                           given.name);
   const PairMask& mask = given.mask;
-  require<NotImplemented>(!mask.q_from && !mask.k_hidden && !mask.class_id, kOp,
+  require<NotImplemented>(!mask.q_from && !mask.k_hidden && !mask.class_id, kEntmaxAttention,
                           "of the masks only lengths and k_begin are supported");
   Reach reach{rule.window.left, rule.window.right, rule.q_start};
   if (rule.causal) reach.right = std::min<int64_t>(reach.right, 0);
@@ -136,27 +136,28 @@ Reach reach_of(const AttentionPattern& given, const Tensor& q, const Tensor& k) 
 
 void require_operands(const Tensor& q, const Tensor& k, const Tensor& v) {
   for (const auto& [name, x] : {Named{"q", q}, Named{"k", k}, Named{"v", v}}) {
-    require_rank_is(kOp, x, 4, name);
-    require_floating(kOp, x, name);
+    require_rank_is(kEntmaxAttention, x, 4, name);
+    require_floating(kEntmaxAttention, x, name);
   }
   const bool fits = q.dim(0) == k.dim(0) && q.dim(1) == k.dim(1) && q.dim(3) == k.dim(3) &&
                     v.dim(0) == k.dim(0) && v.dim(1) == k.dim(1) && v.dim(2) == k.dim(2);
   if (!fits) {
-    fail_with<ShapeError>(kOp, "expected q [B, H, L, d], k [B, H, T, d] and v [B, H, T, dv]",
+    fail_with<ShapeError>(kEntmaxAttention,
+                          "expected q [B, H, L, d], k [B, H, T, d] and v [B, H, T, dv]",
                           {{"q", q}, {"k", k}, {"v", v}});
   }
-  require_same_dtype(kOp, {"q", q}, {"k", k});
-  require_same_dtype(kOp, {"q", q}, {"v", v});
-  require_same_device(kOp, {"q", q}, {"k", k});
-  require_same_device(kOp, {"q", q}, {"v", v});
+  require_same_dtype(kEntmaxAttention, {"q", q}, {"k", k});
+  require_same_dtype(kEntmaxAttention, {"q", q}, {"v", v});
+  require_same_device(kEntmaxAttention, {"q", q}, {"k", k});
+  require_same_device(kEntmaxAttention, {"q", q}, {"v", v});
 }
 
 /// Returns i64 [B] of the samples of q, contiguous; undefined if it is not given.
 Tensor checked_length(std::string_view name, const Tensor& length, const Tensor& q) {
   if (!length) return {};
   if (length.shape() != Shape{q.dim(0)} || length.dtype() != DType::i64)
-    fail_with<ShapeError>(kOp, "lengths must be i64 [B]", {{name, length}, {"q", q}});
-  require_same_device(kOp, {"q", q}, {name, length});
+    fail_with<ShapeError>(kEntmaxAttention, "lengths must be i64 [B]", {{name, length}, {"q", q}});
+  require_same_device(kEntmaxAttention, {"q", q}, {name, length});
   return contiguous(length);
 }
 
@@ -263,8 +264,8 @@ int64_t visible_pairs(const Tensor& q, const Tensor& k, const Reach& reach) {
 
 /// alpha for each head, in the dtype of scores.
 Tensor of_heads(const Tensor& alpha, const Tensor& q) {
-  require_floating(kOp, alpha, "alpha");
-  require_same_device(kOp, {"q", q}, {"alpha", alpha});
+  require_floating(kEntmaxAttention, alpha, "alpha");
+  require_same_device(kEntmaxAttention, {"q", q}, {"alpha", alpha});
   return contiguous(expand(cast(alpha, accumulator_of(q.dtype())), {q.dim(1)}));
 }
 
@@ -277,12 +278,13 @@ Call call_of(const Tensor& q, const Tensor& k, const AttentionPattern& pattern, 
 }
 
 void draw(Call& call, const Dropout& dropout) {
-  require(dropout.p >= 0 && dropout.p < 1, kOp, "dropout is {}; expected 0 <= p < 1", dropout.p);
+  require(dropout.p >= 0 && dropout.p < 1, kEntmaxAttention, "dropout is {}; expected 0 <= p < 1",
+          dropout.p);
   if (!dropout.pass.training || dropout.p == 0) return;
-  require<NotImplemented>(dropout.pass.row == 0, kOp,
+  require<NotImplemented>(dropout.pass.row == 0, kEntmaxAttention,
                           "dropout.pass.row = {}: dropout of a part of the rows is not implemented",
                           dropout.pass.row);
-  RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
+  RngReuseCheck::note(kEntmaxAttention, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
   call.dropout = {dropout.p, dropout.pass.gen.device_key(), dropout.pass.head};
 }
 
@@ -298,7 +300,7 @@ EntmaxResult entmax_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const Tensor each = of_heads(alpha, q);
   const Tensor inputs[] = {q, k, v, each};
   auto [out, tau] =
-      autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+      autograd::reuse_or_recompute<2>(kEntmaxAttention, inputs, {}, [&]() -> std::array<Tensor, 2> {
         const NoGrad off;
         MacCount::add_attention(
             MacCount::active() ? visible_pairs(q, k, call.reach) * (q.dim(3) + v.dim(3)) : 0);
@@ -314,7 +316,7 @@ EntmaxResult entmax_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                           });
         return {transpose(cast(rows, q.dtype()), 1, 2), t};
       });
-  out = record(kOp, {q, k, v, each}, out,
+  out = record(kEntmaxAttention, {q, k, v, each}, out,
                save(q, k, v, each, tau, lengths.k_valid, lengths.k_begin, lengths.q_valid),
                [call](const Context& c, const Tensor& dy) { return gradients_of(c, dy, call); });
   return {out, tau};

@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "linear_attention";
+constexpr const char* kLinearAttention = "linear_attention";
 // Tokens of a causal chunk, whose pairs MacCount counts.
 constexpr int64_t kChunkTokens = 64;
 constexpr int64_t kMostFeatures = 1 << 20;
@@ -30,65 +30,69 @@ bool takes_epsilon(FeatureMap f) {
 
 void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
   for (const Named& x : {Named{"q", q}, Named{"k", k}, Named{"v", v}}) {
-    require<ValueError>(static_cast<bool>(x.tensor), kOp, "{} is not given", x.name);
-    require_rank_is(kOp, x.tensor, 4, x.name);
-    require_floating(kOp, x.tensor, x.name);
-    require_same_dtype(kOp, {"q", q}, x);
-    require_same_device(kOp, {"q", q}, x);
+    require<ValueError>(static_cast<bool>(x.tensor), kLinearAttention, "{} is not given", x.name);
+    require_rank_is(kLinearAttention, x.tensor, 4, x.name);
+    require_floating(kLinearAttention, x.tensor, x.name);
+    require_same_dtype(kLinearAttention, {"q", q}, x);
+    require_same_device(kLinearAttention, {"q", q}, x);
   }
   for (int axis = 0; axis < 2; ++axis) {
     if (q.dim(axis) != k.dim(axis) || q.dim(axis) != v.dim(axis)) {
-      fail_with<ShapeError>(kOp, "q, k and v must have the same batch and heads",
+      fail_with<ShapeError>(kLinearAttention, "q, k and v must have the same batch and heads",
                             {{"q", q}, {"k", k}, {"v", v}});
     }
   }
   if (k.dim(2) != v.dim(2)) {
-    fail_with<ShapeError>(kOp, "k and v must have the same length", {{"k", k}, {"v", v}});
+    fail_with<ShapeError>(kLinearAttention, "k and v must have the same length",
+                          {{"k", k}, {"v", v}});
   }
   if (q.dim(3) != k.dim(3)) {
-    fail_with<ShapeError>(kOp, "q and k must have the same width", {{"q", q}, {"k", k}});
+    fail_with<ShapeError>(kLinearAttention, "q and k must have the same width",
+                          {{"q", q}, {"k", k}});
   }
   if (causal && q.dim(2) != k.dim(2)) {
-    fail_with<ShapeError>(kOp,
+    fail_with<ShapeError>(kLinearAttention,
                           "causal attention needs as many keys as queries; earlier keys "
                           "belong to the state",
                           {{"q", q}, {"k", k}});
   }
   if (std::min(q.dim(3), v.dim(3)) < 1 ||
       std::max(q.dim(3), v.dim(3)) > kernels::kAttentionMaxWidth) {
-    fail_with<ShapeError>(kOp, fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
+    fail_with<ShapeError>(kLinearAttention,
+                          fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
                           {{"q", q}, {"v", v}});
   }
 }
 
 void check_projection(const Tensor& q, const Tensor& projection, const Tensor& phase,
                       FeatureMap features) {
-  require<ValueError>(projection || !needs_projection(features), kOp,
+  require<ValueError>(projection || !needs_projection(features), kLinearAttention,
                       "projection is not given; these features need one");
-  require<ValueError>(phase || features != FeatureMap::phase, kOp,
+  require<ValueError>(phase || features != FeatureMap::phase, kLinearAttention,
                       "phase is not given; the features `phase` need it");
-  require<ValueError>(!phase || features == FeatureMap::phase, kOp,
+  require<ValueError>(!phase || features == FeatureMap::phase, kLinearAttention,
                       "phase is given; only the features `phase` use it");
   const DType dtype = accumulator_of(q.dtype());
   const int64_t heads = q.dim(1), d = q.dim(3);
   const auto check = [&](const Named& x, int rank) {
-    require<DTypeError>(x.tensor.dtype() == dtype, kOp, "{} is {}; expected {} for q of {}", x.name,
-                        name_of(x.tensor.dtype()), name_of(dtype), name_of(q.dtype()));
-    require_same_device(kOp, {"q", q}, x);
+    require<DTypeError>(x.tensor.dtype() == dtype, kLinearAttention,
+                        "{} is {}; expected {} for q of {}", x.name, name_of(x.tensor.dtype()),
+                        name_of(dtype), name_of(q.dtype()));
+    require_same_device(kLinearAttention, {"q", q}, x);
     return x.tensor.rank() == rank || (x.tensor.rank() == rank + 1 && x.tensor.dim(0) == heads);
   };
   if (projection) {
     const bool shaped = check({"projection", projection}, 2);
     if (!shaped || projection.dim(-1) != d || projection.dim(-2) < 1 ||
         projection.dim(-2) > kMostFeatures) {
-      fail_with<ShapeError>(kOp,
+      fail_with<ShapeError>(kLinearAttention,
                             fmt::format("projection must be [m, {}] or [{}, m, {}], 1 <= m <= {}",
                                         d, heads, d, kMostFeatures),
                             {{"q", q}, {"projection", projection}});
     }
   }
   if (phase && (!check({"phase", phase}, 1) || phase.dim(-1) != projection.dim(-2))) {
-    fail_with<ShapeError>(kOp,
+    fail_with<ShapeError>(kLinearAttention,
                           fmt::format("phase must be [{}] or [{}, {}]", projection.dim(-2), heads,
                                       projection.dim(-2)),
                           {{"projection", projection}, {"phase", phase}});
@@ -98,49 +102,53 @@ void check_projection(const Tensor& q, const Tensor& projection, const Tensor& p
 void check_masks(const Tensor& q, const Tensor& k, const Tensor& lengths, const Tensor& hidden) {
   const int64_t batch = k.dim(0), length = k.dim(2);
   if (lengths) {
-    require<DTypeError>(lengths.dtype() == DType::i64, kOp, "key_lengths is {}; expected i64",
-                        name_of(lengths.dtype()));
-    require_same_device(kOp, {"q", q}, {"key_lengths", lengths});
-    require<ShapeError>(lengths.shape() == Shape{batch}, kOp,
+    require<DTypeError>(lengths.dtype() == DType::i64, kLinearAttention,
+                        "key_lengths is {}; expected i64", name_of(lengths.dtype()));
+    require_same_device(kLinearAttention, {"q", q}, {"key_lengths", lengths});
+    require<ShapeError>(lengths.shape() == Shape{batch}, kLinearAttention,
                         "key_lengths has shape {}; expected [{}]", to_string(lengths.shape()),
                         batch);
   }
   if (!hidden) return;
-  require<DTypeError>(hidden.dtype() == DType::u8, kOp, "hidden_keys is {}; expected u8",
-                      name_of(hidden.dtype()));
-  require_same_device(kOp, {"q", q}, {"hidden_keys", hidden});
+  require<DTypeError>(hidden.dtype() == DType::u8, kLinearAttention,
+                      "hidden_keys is {}; expected u8", name_of(hidden.dtype()));
+  require_same_device(kLinearAttention, {"q", q}, {"hidden_keys", hidden});
   require<ShapeError>(hidden.rank() == 2 && hidden.dim(1) == length &&
                           (hidden.dim(0) == 1 || hidden.dim(0) == batch),
-                      kOp, "hidden_keys has shape {}; expected [1 or {}, {}]",
+                      kLinearAttention, "hidden_keys has shape {}; expected [1 or {}, {}]",
                       to_string(hidden.shape()), batch, length);
 }
 
 void check_numbers(const LinearAttentionOptions& o) {
-  require(std::isfinite(o.scale) && o.scale >= 0, kOp, "scale is {}; expected 0 or more", o.scale);
-  require(std::isfinite(o.epsilon) && o.epsilon >= 0, kOp, "epsilon is {}; expected 0 or more",
-          o.epsilon);
-  require(o.epsilon == 0 || takes_epsilon(o.features), kOp,
+  require(std::isfinite(o.scale) && o.scale >= 0, kLinearAttention,
+          "scale is {}; expected 0 or more", o.scale);
+  require(std::isfinite(o.epsilon) && o.epsilon >= 0, kLinearAttention,
+          "epsilon is {}; expected 0 or more", o.epsilon);
+  require(o.epsilon == 0 || takes_epsilon(o.features), kLinearAttention,
           "epsilon is {}; features that are exponential or oscillate take none, since what it adds "
           "would depend on the largest exponent",
           o.epsilon);
-  require(std::isfinite(o.floor), kOp, "floor is {}; expected a finite number", o.floor);
-  require(o.floor <= 0 || !kernels::is_exponential(o.features), kOp,
+  require(std::isfinite(o.floor), kLinearAttention, "floor is {}; expected a finite number",
+          o.floor);
+  require(o.floor <= 0 || !kernels::is_exponential(o.features), kLinearAttention,
           "floor is {}; denominators of exponential features are positive and need none", o.floor);
 }
 
 void check_state(const Tensor& q, const LinearAttentionState& state, const Shape& sums) {
-  require<ValueError>(static_cast<bool>(state.sums) == static_cast<bool>(state.top), kOp,
-                      "{} of the state is not given", state.sums ? "top" : "sums");
+  require<ValueError>(static_cast<bool>(state.sums) == static_cast<bool>(state.top),
+                      kLinearAttention, "{} of the state is not given",
+                      state.sums ? "top" : "sums");
   if (!state.sums) return;
   const DType dtype = accumulator_of(q.dtype());
   const Shape top = {sums[0], sums[1], sums[2]};
   for (const Named& x : {Named{"state.sums", state.sums}, Named{"state.top", state.top}}) {
-    require<DTypeError>(x.tensor.dtype() == dtype, kOp, "{} is {}; expected {} for q of {}", x.name,
-                        name_of(x.tensor.dtype()), name_of(dtype), name_of(q.dtype()));
-    require_same_device(kOp, {"q", q}, x);
+    require<DTypeError>(x.tensor.dtype() == dtype, kLinearAttention,
+                        "{} is {}; expected {} for q of {}", x.name, name_of(x.tensor.dtype()),
+                        name_of(dtype), name_of(q.dtype()));
+    require_same_device(kLinearAttention, {"q", q}, x);
   }
   if (state.sums.shape() != sums || state.top.shape() != top) {
-    fail_with<ShapeError>(kOp,
+    fail_with<ShapeError>(kLinearAttention,
                           fmt::format("the state of these features must be {} and {}",
                                       to_string(sums), to_string(top)),
                           {{"q", q}, {"state.sums", state.sums}, {"state.top", state.top}});
@@ -169,7 +177,8 @@ struct ResultList {
 };
 
 struct LinearAttentionNode final : autograd::Node {
-  explicit LinearAttentionNode(const kernels::LinearAttentionNumbers& n) : Node(kOp), numbers(n) {}
+  explicit LinearAttentionNode(const kernels::LinearAttentionNumbers& n)
+      : Node(kLinearAttention), numbers(n) {}
 
   Grads backward(std::span<const Tensor> dy) override {
     const Inputs in{saved(0), saved(1), saved(2), saved(3), saved(4),
@@ -242,12 +251,13 @@ std::vector<Tensor> results_of(std::span<const Tensor> inputs, const Inputs& in,
   if (list.count() != N) {
     if constexpr (N < 5) return results_of<N + 1>(inputs, in, features, list);
   }
-  const auto y = autograd::reuse_or_recompute<N>(kOp, inputs, {}, [&]() -> std::array<Tensor, N> {
-    const std::vector<Tensor> made = compute(in, features, list);
-    std::array<Tensor, N> all;
-    std::copy_n(made.begin(), N, all.begin());
-    return all;
-  });
+  const auto y =
+      autograd::reuse_or_recompute<N>(kLinearAttention, inputs, {}, [&]() -> std::array<Tensor, N> {
+        const std::vector<Tensor> made = compute(in, features, list);
+        std::array<Tensor, N> all;
+        std::copy_n(made.begin(), N, all.begin());
+        return all;
+      });
   return {y.begin(), y.end()};
 }
 
@@ -264,7 +274,7 @@ LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const T
   const int64_t features =
       kernels::feature_halves(map) * (projection ? projection.dim(-2) : q.dim(3));
   check_state(q, options.state, {q.dim(0), q.dim(1), features, v.dim(3) + 1});
-  require<NotImplemented>(kernels::linear_attention_forward.has(q.device().kind), kOp,
+  require<NotImplemented>(kernels::linear_attention_forward.has(q.device().kind), kLinearAttention,
                           "has no kernel for {} yet; move the tensors to the CPU",
                           name_of(q.device()));
   kernels::LinearAttentionNumbers numbers{map, options.causal, options.scale, options.epsilon,
@@ -290,9 +300,9 @@ LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const T
     return node;
   };
   if (list.state) {
-    record_node(kOp, inputs, std::array{&result.out, &result.state.sums}, make);
+    record_node(kLinearAttention, inputs, std::array{&result.out, &result.state.sums}, make);
   } else {
-    record_node(kOp, inputs, std::array{&result.out}, make);
+    record_node(kLinearAttention, inputs, std::array{&result.out}, make);
   }
   return result;
 }

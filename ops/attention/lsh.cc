@@ -19,7 +19,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "lsh_attention";
+constexpr const char* kLshAttention = "lsh_attention";
 
 void check(const char* op, const LshBuckets& b) {
   require(
@@ -72,52 +72,55 @@ void check_rotations(const char* op, const Tensor& q, const Tensor& rotations,
 }
 
 void check_options(const LshOptions& o) {
-  require(o.buckets >= 1 && o.buckets < std::numeric_limits<int32_t>::max(), kOp,
+  require(o.buckets >= 1 && o.buckets < std::numeric_limits<int32_t>::max(), kLshAttention,
           "{} buckets; expected 1 or more", o.buckets);
-  require(o.chunk >= 1, kOp, "chunk is {}; expected 1 or more", o.chunk);
-  require(o.before >= 0 && o.after >= 0, kOp,
+  require(o.chunk >= 1, kLshAttention, "chunk is {}; expected 1 or more", o.chunk);
+  require(o.before >= 0 && o.after >= 0, kLshAttention,
           "a query sees {} chunks before and {} after its own; expected 0 or more", o.before,
           o.after);
   constexpr int64_t most = 1 << 30;  // indices in a window fit an i32
-  require(o.before < most && o.after < most && o.chunk <= most / (1 + o.before + o.after), kOp,
-          "a window of {} + 1 + {} chunks of {}; expected 2^30 keys or fewer", o.before, o.after,
-          o.chunk);
-  require(!o.repeat_chunks || o.duplicates == LshDuplicates::off, kOp,
+  require(o.before < most && o.after < most && o.chunk <= most / (1 + o.before + o.after),
+          kLshAttention, "a window of {} + 1 + {} chunks of {}; expected 2^30 keys or fewer",
+          o.before, o.after, o.chunk);
+  require(!o.repeat_chunks || o.duplicates == LshDuplicates::off, kLshAttention,
           "repeat_chunks counts a chunk twice, which needs duplicates = off");
-  require(std::isfinite(o.self), kOp, "self is {}; expected a finite number", o.self);
-  require(o.dropout >= 0 && o.dropout < 1, kOp, "dropout is {}; expected 0 <= p < 1", o.dropout);
-  require<NotImplemented>(o.dropout == 0 || !o.pass.training || o.pass.row == 0, kOp,
+  require(std::isfinite(o.self), kLshAttention, "self is {}; expected a finite number", o.self);
+  require(o.dropout >= 0 && o.dropout < 1, kLshAttention, "dropout is {}; expected 0 <= p < 1",
+          o.dropout);
+  require<NotImplemented>(o.dropout == 0 || !o.pass.training || o.pass.row == 0, kLshAttention,
                           "pass.row = {}: dropout of a part of the rows is not implemented",
                           o.pass.row);
 }
 
 void check_inputs(const Tensor& q, const Tensor& v, const Tensor& ids) {
   for (const Named& x : {Named{"q", q}, Named{"v", v}}) {
-    require<ValueError>(static_cast<bool>(x.tensor), kOp, "{} is not given", x.name);
-    require_rank_is(kOp, x.tensor, 4, x.name);
-    require_floating(kOp, x.tensor, x.name);
+    require<ValueError>(static_cast<bool>(x.tensor), kLshAttention, "{} is not given", x.name);
+    require_rank_is(kLshAttention, x.tensor, 4, x.name);
+    require_floating(kLshAttention, x.tensor, x.name);
   }
-  require_same_dtype(kOp, {"q", q}, {"v", v});
-  require_same_device(kOp, {"q", q}, {"v", v});
+  require_same_dtype(kLshAttention, {"q", q}, {"v", v});
+  require_same_device(kLshAttention, {"q", q}, {"v", v});
   for (int axis = 0; axis < 3; ++axis) {
     if (q.dim(axis) != v.dim(axis)) {
-      fail_with<ShapeError>(kOp, "v must have the batch, heads and length of q",
+      fail_with<ShapeError>(kLshAttention, "v must have the batch, heads and length of q",
                             {{"q", q}, {"v", v}});
     }
   }
   if (std::min(q.dim(3), v.dim(3)) < 1 ||
       std::max(q.dim(3), v.dim(3)) > kernels::kAttentionMaxWidth) {
-    fail_with<ShapeError>(kOp, fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
+    fail_with<ShapeError>(kLshAttention,
+                          fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
                           {{"q", q}, {"v", v}});
   }
-  require<ValueError>(static_cast<bool>(ids), kOp, "ids are not given");
-  require<DTypeError>(ids.dtype() == DType::i32, kOp, "ids are {}; expected i32",
+  require<ValueError>(static_cast<bool>(ids), kLshAttention, "ids are not given");
+  require<DTypeError>(ids.dtype() == DType::i32, kLshAttention, "ids are {}; expected i32",
                       name_of(ids.dtype()));
-  require_same_device(kOp, {"q", q}, {"ids", ids});
+  require_same_device(kLshAttention, {"q", q}, {"ids", ids});
   if (ids.rank() != 4 || ids.dim(0) != q.dim(0) || ids.dim(1) != q.dim(1) || ids.dim(2) < 1 ||
       ids.dim(3) != q.dim(2)) {
     fail_with<ShapeError>(
-        kOp, fmt::format("ids must be [{}, {}, R, {}], R rounds", q.dim(0), q.dim(1), q.dim(2)),
+        kLshAttention,
+        fmt::format("ids must be [{}, {}, R, {}], R rounds", q.dim(0), q.dim(1), q.dim(2)),
         {{"q", q}, {"ids", ids}});
   }
 }
@@ -159,7 +162,7 @@ kernels::LshInputs inputs_of(const LshCall& call, const Tensor& q, const Tensor&
 }
 
 struct LshNode final : autograd::Node {
-  explicit LshNode(const LshCall& c) : Node(kOp), call(c) {}
+  explicit LshNode(const LshCall& c) : Node(kLshAttention), call(c) {}
 
   Grads backward(std::span<const Tensor> dy) override {
     const Tensor &q = saved(0), &v = saved(1), &ids = saved(2), &out = saved(3), &lse = saved(4);
@@ -262,14 +265,15 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   check_inputs(q, v, ids);
   LshCall call{rule_of(options, q.dim(3)), {}, options.dropout_broadcast};
   if (options.pass.training && options.dropout > 0) {
-    RngReuseCheck::note(kOp, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
+    RngReuseCheck::note(kLshAttention, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
     call.dropout = {options.dropout, options.pass.gen.device_key(), options.pass.head};
   }
   const Tensor x = detail::last_dim_contiguous(q), y = detail::last_dim_contiguous(v);
-  const Tensor buckets = detail::checked_ids(kOp, contiguous(ids.detach()), 0, options.buckets + 1);
+  const Tensor buckets =
+      detail::checked_ids(kLshAttention, contiguous(ids.detach()), 0, options.buckets + 1);
   const Tensor inputs[] = {q, v};
   auto [out, lse] =
-      autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+      autograd::reuse_or_recompute<2>(kLshAttention, inputs, {}, [&]() -> std::array<Tensor, 2> {
         const int64_t window = options.chunk * (1 + options.before + options.after);
         MacCount::add_attention(ids.numel() * std::min(q.dim(2), window) * (q.dim(3) + v.dim(3)));
         Tensor z = detail::empty_blhd(q, q.dim(2), v.dim(3));
@@ -282,7 +286,7 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
         }
         return {z, sums};
       });
-  record_node(kOp, {q, v}, {&out, &lse}, [&] {
+  record_node(kLshAttention, {q, v}, {&out, &lse}, [&] {
     auto node = std::make_shared<LshNode>(call);
     node->save({x, y, buckets, out, lse});
     return node;

@@ -12,15 +12,15 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "random_projection";
+constexpr const char* kRandomProjection = "random_projection";
 constexpr int64_t kMostColumns = 1 << 20;
 
 void check(int64_t m, int64_t d, DType dtype) {
-  require(m >= 1 && d >= 1 && d <= kMostColumns, kOp,
+  require(m >= 1 && d >= 1 && d <= kMostColumns, kRandomProjection,
           "{} rows and {} columns; expected at least one row and 1 to {} columns", m, d,
           kMostColumns);
-  require<DTypeError>(dtype == DType::f32 || dtype == DType::f64, kOp, "{}; expected f32 or f64",
-                      name_of(dtype));
+  require<DTypeError>(dtype == DType::f32 || dtype == DType::f64, kRandomProjection,
+                      "{}; expected f32 or f64", name_of(dtype));
 }
 
 /// A square matrix, row-major.

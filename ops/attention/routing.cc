@@ -272,7 +272,7 @@ GroupAttention attend_to_recent(const Tensor& q, const Tensor& k, const Tensor& 
   const Tensor rows = detail::gathered(q, sorted.order);
   const Tensor values = detail::gathered(v, sorted.order);
   Tensor o = values, alone;
-  if (own == OwnKey::alone) {  // the first of its cluster sees no other
+  if (own == OwnKey::alone) {  // the first token of a cluster sees no other token
     pattern.rules.front().window.right = -1;
     const Tensor place = iota(length, DType::i32, q.device());
     alone = unsqueeze(unsqueeze(equal(pattern.mask.q_from, place), 1), 3);

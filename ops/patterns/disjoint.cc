@@ -66,12 +66,12 @@ Progression common(const Progression& a, const Progression& b) {
 }
 
 /// Neighbouring keys of a run, in place of its slots: all of them, or a part with one step.
-struct Piece {
+struct TiledPart {
   Progression keys;
   int segment;
   RunKind kind;
 
-  bool before(const Piece& other) const {
+  bool before(const TiledPart& other) const {
     return segment < other.segment || (segment == other.segment && keys.last() < other.keys.first);
   }
 };
@@ -105,12 +105,12 @@ class Member {
 
   bool sorted() const { return sorted_; }
   int32_t tile_of(int64_t row) const { return tile_of_row_[static_cast<size_t>(row)]; }
-  std::span<const Piece> pieces(int32_t tile) const {
+  std::span<const TiledPart> pieces(int32_t tile) const {
     const auto t = static_cast<size_t>(tile);
     return std::span(pieces_).subspan(first_[t], first_[t + 1] - first_[t]);
   }
   /// Returns those of `keys`, which are of a piece, that a row sees.
-  Progression seen(const Piece& piece, const Progression& keys, int64_t row) const {
+  Progression seen(const TiledPart& piece, const Progression& keys, int64_t row) const {
     if (piece.kind == RunKind::full) return keys;
     const Rule& rule = rules_[piece.segment];
     const int64_t period = periods_[piece.segment], place = row + rule.q_start;
@@ -144,7 +144,7 @@ class Member {
   int64_t keys_[2], periods_[2];
   Rule rules_[2];
   std::vector<int32_t> tile_of_row_;
-  std::vector<Piece> pieces_;
+  std::vector<TiledPart> pieces_;
   std::vector<size_t> first_;  // piece of each tile, and the end
 };
 
@@ -155,11 +155,11 @@ bool visit_shared(const Member& a, const Member& b, int64_t rows, F&& visit) {
   for (int64_t row = 0, end = 0; row < rows; row = end) {
     const int32_t of_a = a.tile_of(row), of_b = b.tile_of(row);
     for (end = row + 1; end < rows && a.tile_of(end) == of_a && b.tile_of(end) == of_b;) ++end;
-    const std::span<const Piece> others = b.pieces(of_b);
+    const std::span<const TiledPart> others = b.pieces(of_b);
     size_t from = 0;
-    for (const Piece& x : a.pieces(of_a)) {
+    for (const TiledPart& x : a.pieces(of_a)) {
       for (size_t n = from; n < others.size(); ++n) {
-        const Piece& y = others[n];
+        const TiledPart& y = others[n];
         if (b.sorted() && x.before(y)) break;
         if (a.sorted() && b.sorted() && y.before(x)) from = n + 1;
         if (x.segment != y.segment) continue;
@@ -189,19 +189,19 @@ std::vector<int32_t> members_of_heads(const BlockLayout& layout, int64_t batch, 
 }
 
 /// A pair of a call.
-struct Pair {
+struct PartPair {
   int64_t sample, head, query, key;
   int segment;
 };
 
 /// Compares two patterns of one call.
-class Comparison {
+class PartComparison {
  public:
-  Comparison(const AttentionPattern& a, const AttentionPattern& b) : patterns_{&a, &b} {}
+  PartComparison(const AttentionPattern& a, const AttentionPattern& b) : patterns_{&a, &b} {}
 
   /// Returns a pair that both show, if there is one.
-  std::optional<Pair> find(int64_t batch, int64_t heads) {
-    // Heads with the same two members differ by their sample's masks at most.
+  std::optional<PartPair> find(int64_t batch, int64_t heads) {
+    // Heads with the same two members can differ only in the masks of their samples.
     std::map<std::pair<int32_t, int32_t>, std::vector<std::pair<int64_t, int64_t>>> cases;
     const auto a = members_of_heads(*patterns_[0]->layout, batch, heads);
     const auto b = members_of_heads(*patterns_[1]->layout, batch, heads);
@@ -213,7 +213,7 @@ class Comparison {
       }
     }
     for (const auto& [members, where] : cases) {
-      std::optional<Pair> found;
+      std::optional<PartPair> found;
       visit_shared(member(0, members.first), member(1, members.second),
                    patterns_[0]->layout->queries,
                    [&](int64_t row, int segment, const Progression& keys) {
@@ -238,8 +238,8 @@ class Comparison {
   }
 
   /// Returns the first of these pairs that the masks of both patterns show, in some sample.
-  std::optional<Pair> shown(const std::vector<std::pair<int64_t, int64_t>>& where, int64_t row,
-                            int segment, const Progression& keys) {
+  std::optional<PartPair> shown(const std::vector<std::pair<int64_t, int64_t>>& where, int64_t row,
+                                int segment, const Progression& keys) {
     for (const auto& [sample, head] : where) {
       kernels::KeyInterval range{keys.first, keys.last() + 1};
       kernels::SampleMasks of[2];
@@ -254,7 +254,7 @@ class Comparison {
       for (int64_t i = 0; exists && i < left.count; ++i) {
         const int64_t key = left.first + i * left.step;
         if (of[0].shows_pair(row, key) && of[1].shows_pair(row, key)) {
-          return Pair{sample, head, row, key, segment};
+          return PartPair{sample, head, row, key, segment};
         }
       }
     }
@@ -341,15 +341,15 @@ void require_disjoint(std::string_view op, std::span<const AttentionPattern> par
     for (size_t n = 0; n < m; ++n) {
       const AttentionPattern &a = parts[n], &b = parts[m];
       if (known_patterns().holds(a, b, batch, heads)) continue;
-      Comparison comparison(a, b);
-      if (const auto pair = comparison.find(batch, heads)) {
+      PartComparison part_comparison(a, b);
+      if (const auto pair = part_comparison.find(batch, heads)) {
         fail(op,
              "query {} sees key {}{} in two patterns of one call, {} and {} (sample {}, head {}), "
              "and would count it twice; leave the pair out of one of them",
              pair->query, pair->key, pair->segment > 0 ? " of the second segment" : "", a.name,
              b.name, pair->sample, pair->head);
       }
-      if (!comparison.masks_decide()) known_patterns().insert(a, b, batch, heads);
+      if (!part_comparison.masks_decide()) known_patterns().insert(a, b, batch, heads);
     }
   }
 }

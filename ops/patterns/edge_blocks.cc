@@ -140,7 +140,7 @@ bool EdgeBlocks::share(int64_t from, int64_t to) {
          key_set_.size() * kernels::kEdgeBlockRows <= kWaste * pairs_of(from, to);
 }
 
-/// Adds what share() found to the tables.
+/// Adds the keys and groups that share() found to the tables.
 void EdgeBlocks::add_shared(Block& block) {
   const auto first_key = std::ssize(key_table_) / 2, first_group = std::ssize(group_table_) / 5;
   for (const int64_t key : key_set_.members()) {
@@ -289,8 +289,8 @@ class EdgeBlocks::Slots {
 };
 
 void EdgeBlocks::fill(EdgeLayout& to) {
-  // Blocks that read the same keys first come after each other, so that they find them in a cache:
-  // in a tree the spans after the leaves that they cover.
+  // Blocks that begin with the same keys become adjacent, so that the keys are still in a cache: in
+  // a tree, spans follow the leaves that they cover.
   std::ranges::stable_sort(blocks_, {}, &Block::reach);
   std::vector<int32_t> blocks, parts, strip_rows;
   Slots slots;

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "edge layout";
+constexpr const char* kEdgeLayout = "edge layout";
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void EdgeLayoutBuilder::end_group() { groups_.push_back(std::ssize(row_begin_) -
 std::shared_ptr<const EdgeLayout> EdgeLayoutBuilder::build(int64_t keys, int64_t labels) const {
   const int64_t rows = std::ssize(row_begin_) - 1;
   for (const int32_t x : labels_) {
-    require(x >= 0 && x < labels, kOp, "label {}; expected 0 to {}", x, labels - 1);
+    require(x >= 0 && x < labels, kEdgeLayout, "label {}; expected 0 to {}", x, labels - 1);
   }
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (int64_t r = 0; r < rows; ++r) {
@@ -41,17 +41,17 @@ std::shared_ptr<const EdgeLayout> EdgeLayoutBuilder::build(int64_t keys, int64_t
     for (int64_t i = row_begin_[static_cast<size_t>(r)]; i < row_begin_[static_cast<size_t>(r) + 1];
          ++i) {
       const EdgeRun& x = runs_[static_cast<size_t>(i)];
-      require(x.keys >= 0 && x.first >= 0 && x.first + x.keys <= keys, kOp,
+      require(x.keys >= 0 && x.first >= 0 && x.first + x.keys <= keys, kEdgeLayout,
               "row {} has a run of {} keys from {} on; there are {}", r, x.keys, x.first, keys);
-      require(x.label < 0 ? -1 - x.label < labels : x.label + x.keys <= std::ssize(labels_), kOp,
-              "row {} has a run of {} keys whose labels begin at {} of {}", r, x.keys, x.label,
-              std::ssize(labels_));
+      require(x.label < 0 ? -1 - x.label < labels : x.label + x.keys <= std::ssize(labels_),
+              kEdgeLayout, "row {} has a run of {} keys whose labels begin at {} of {}", r, x.keys,
+              x.label, std::ssize(labels_));
       if (x.keys > 0) ranges.emplace_back(x.first, x.first + x.keys);
     }
     std::sort(ranges.begin(), ranges.end());
     for (size_t i = 1; i < ranges.size(); ++i) {
-      require(ranges[i - 1].second <= ranges[i].first, kOp, "row {} attends to key {} twice", r,
-              ranges[i].first);
+      require(ranges[i - 1].second <= ranges[i].first, kEdgeLayout,
+              "row {} attends to key {} twice", r, ranges[i].first);
     }
   }
 

@@ -17,8 +17,6 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "edge layout";
-
 using detail::edge_number, detail::edge_table;
 
 /// Cuts rows or keys into pieces.
@@ -123,7 +121,7 @@ Tensor detail::edge_table(const std::vector<int32_t>& numbers, int64_t width) {
 }
 
 int32_t detail::edge_number(int64_t x) {
-  require(x <= std::numeric_limits<int32_t>::max(), kOp, "{} does not fit in 32 bits", x);
+  require(x <= std::numeric_limits<int32_t>::max(), "edge layout", "{} does not fit in 32 bits", x);
   return static_cast<int32_t>(x);
 }
 

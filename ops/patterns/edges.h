@@ -17,7 +17,7 @@ struct EdgeLayout : kernels::EdgeTablesOf<Tensor> {
   int64_t pairs = 0;               ///< edges: rows with each of their keys
   /// The maximum number of keys and labels of a block whose rows are computed together.
   int64_t block_keys = 0, block_labels = 0;
-  /// Rows of strips in the making at once, at most, and pieces of those that have several.
+  /// Maximum number of unfinished rows of strips at a time, and pieces of rows that have several.
   int64_t strip_slots = 0, strip_pieces = 0;
   /// Pieces of rows and of keys that have several, on a device.
   int64_t row_slots = 0, key_slots = 0;

@@ -8,7 +8,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kTileRows = kernels::kAttentionTileRows;
 constexpr int64_t kColumnKeys = kernels::kAttentionColumnKeys;
 
 Tensor table(const std::vector<int32_t>& values, int64_t columns) {
@@ -50,7 +49,8 @@ TileRuns tile_of(int64_t q0, int64_t q1, std::vector<KeyRun> runs) {
 
 int64_t tile_height(int64_t rows, int64_t unit) {
   if (rows <= 0) return unit;
-  return std::min(kTileRows, round_up(ceil_div(rows, ceil_div(rows, kTileRows)), unit));
+  return std::min(kernels::kAttentionTileRows,
+                  round_up(ceil_div(rows, ceil_div(rows, kernels::kAttentionTileRows)), unit));
 }
 
 kernels::AttentionLayoutView BlockLayout::view() const {
@@ -211,9 +211,9 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
     int32_t number = 0;
     for (const TileRuns& t : layout) {
       require<ShapeError>(
-          t.q0 == row && t.qn > 0 && t.qn <= kTileRows, op,
+          t.q0 == row && t.qn > 0 && t.qn <= kernels::kAttentionTileRows, op,
           "tile {} has rows {} + {}; expected it to begin at {} and to have 1 to {}", number, t.q0,
-          t.qn, row, kTileRows);
+          t.qn, row, kernels::kAttentionTileRows);
       row += t.qn;
       tiles.insert(tiles.end(), {t.q0, t.qn});
       check_runs(t, number, segments);

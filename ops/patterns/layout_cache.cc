@@ -56,7 +56,7 @@ uint64_t hash_of(const std::vector<int64_t>& words) {
   return h;
 }
 
-class Cache {
+class LayoutCache {
  public:
   LayoutPointer find(uint64_t hash, const std::vector<int64_t>& words) {
     const std::lock_guard lock(mutex_);
@@ -182,10 +182,10 @@ class Cache {
 };
 
 // Never destroyed: memory on a device cannot be freed once the driver has shut down.
-Cache& cache() {
+LayoutCache& layout_cache() {
   static auto* instance = [] {
     memory::when_short(clear_layout_cache);
-    return new Cache;
+    return new LayoutCache;
   }();
   return *instance;
 }
@@ -227,28 +227,28 @@ std::shared_ptr<const BlockLayout> cached_layout(const LayoutKey& key,
                                                  const std::function<LayoutPointer()>& make) {
   const std::vector<int64_t>& words = key.words();
   const uint64_t hash = hash_of(words);
-  if (LayoutPointer known = cache().find(hash, words)) return known;
+  if (LayoutPointer known = layout_cache().find(hash, words)) return known;
   const auto made = std::make_shared<BlockLayout>(*make());
   made->key = Tensor::from(words, {static_cast<int64_t>(words.size())});
-  return cache().insert(hash, words, made, claim(*made));
+  return layout_cache().insert(hash, words, made, claim(*made));
 }
 
 void keep_copy(const BlockLayout& layout, const std::shared_ptr<BlockLayout>& copy) {
-  if (layout.key) cache().keep_copy(layout, copy, claim(*copy));
+  if (layout.key) layout_cache().keep_copy(layout, copy, claim(*copy));
 }
 
 LayoutCacheState layout_cache_state() {
-  LayoutCacheState state = cache().state();
+  LayoutCacheState state = layout_cache().state();
   state.asked += asked_trees();
   return state;
 }
 void count_asked_layouts() {
-  cache().count_asked();
+  layout_cache().count_asked();
   count_asked_trees();
 }
-int64_t set_layout_cache_limit(int64_t bytes) { return cache().set_limit(bytes); }
+int64_t set_layout_cache_limit(int64_t bytes) { return layout_cache().set_limit(bytes); }
 void clear_layout_cache() {
-  cache().clear();
+  layout_cache().clear();
   clear_tree_cache();
 }
 

@@ -60,15 +60,14 @@ void clear_layout_cache();
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
                                              Device device);
 
-/// Returns the same layout with all of `side_keys` keys of a second segment appended to what every
-/// row sees; the same layout if `side_keys` is 0. It comes from the cache. Throws ShapeError if the
-/// layout already has side keys.
+/// Returns the layout in which every row also sees all `side_keys` keys of a second segment;
+/// `layout` itself if `side_keys` is 0. It comes from the cache. Throws ShapeError if the layout
+/// already has side keys.
 std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
                                                   int64_t side_keys);
 
-/// Returns the layout of heads first to first + count - 1 of one that has an entry for each head;
-/// the same layout if all heads share one. It comes from the cache. Throws NotImplemented for a
-/// layout on a device.
+/// Returns the part of a layout for heads first to first + count - 1; `layout` itself if all heads
+/// share one entry. It comes from the cache. Throws NotImplemented for a layout on a device.
 std::shared_ptr<const BlockLayout> with_heads(const std::shared_ptr<const BlockLayout>& layout,
                                               int64_t first, int64_t count);
 

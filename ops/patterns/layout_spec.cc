@@ -8,7 +8,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kTileRows = kernels::kAttentionTileRows;
 // Run boundaries next to pairs that the rule decides are rounded to multiples of this.
 constexpr int64_t kGranularity = 16;
 
@@ -43,8 +42,8 @@ void add_band(int64_t first, int64_t last, int64_t left, int64_t right, int64_t 
 
 std::vector<TileRuns> band_tiles(const LayoutRequest& call) {
   std::vector<TileRuns> tiles;
-  for (int64_t q0 = 0; q0 < call.queries; q0 += kTileRows) {
-    const int64_t q1 = std::min(call.queries, q0 + kTileRows);
+  for (int64_t q0 = 0; q0 < call.queries; q0 += kernels::kAttentionTileRows) {
+    const int64_t q1 = std::min(call.queries, q0 + kernels::kAttentionTileRows);
     tiles.push_back(tile_of(q0, q1));
     add_band(q0 + call.q_start, q1 - 1 + call.q_start, call.left, call.right, call.keys,
              kGranularity, 0, tiles.back().runs);
@@ -95,8 +94,8 @@ std::shared_ptr<const BlockLayout> class_layout(const LayoutRequest& call) {
   const Classes k = residue_classes(keys, 0, stride);
   std::vector<TileRuns> tiles;
   for (size_t c = 0; c < static_cast<size_t>(stride); ++c) {
-    for (int64_t q0 = q.start[c]; q0 < q.start[c + 1]; q0 += kTileRows) {
-      const int64_t q1 = std::min(q.start[c + 1], q0 + kTileRows);
+    for (int64_t q0 = q.start[c]; q0 < q.start[c + 1]; q0 += kernels::kAttentionTileRows) {
+      const int64_t q1 = std::min(q.start[c + 1], q0 + kernels::kAttentionTileRows);
       tiles.push_back(tile_of(q0, q1));
       const auto number = [&](int64_t at) {
         return floor_div(q.order[static_cast<size_t>(at)] + call.q_start, stride);

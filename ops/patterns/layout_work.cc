@@ -14,7 +14,7 @@ constexpr int64_t kPieceRows = 32;
 // Minimum size of a split: key steps of a tile, and 32-row pieces of a key step.
 constexpr int64_t kLeastSteps = 12, kLeastPieces = 24;
 
-using Numbers = std::vector<int32_t>;
+using Indices = std::vector<int32_t>;
 
 // The cost of a tile or key step of a member, and its rows or keys.
 struct WorkItem {
@@ -27,8 +27,9 @@ struct CostPiece {
   int64_t start, cost;
 };
 
-// An item of a member or a split of one; `workspace`: offset in the member, -1 for a whole item.
-struct Piece {
+// A work item of a member, or one split of an item; `workspace`: offset in the member, -1 for a
+// whole item.
+struct WorkPiece {
   int64_t cost = 0;
   int32_t member = 0, place = 0, first = 0, end = kernels::kAllWork;
   int64_t workspace = -1;
@@ -58,8 +59,8 @@ int64_t split_of(const std::vector<WorkItem>& places, int64_t least, int64_t mos
 
 // Cuts the cost pieces of an item into this many splits, or fewer if too many pieces begin
 // together.
-std::vector<Piece> cut(const std::vector<CostPiece>& parts, int64_t cost, int64_t splits) {
-  std::vector<Piece> pieces(1);
+std::vector<WorkPiece> cut(const std::vector<CostPiece>& parts, int64_t cost, int64_t splits) {
+  std::vector<WorkPiece> pieces(1);
   int64_t done = 0, last = 0;
   for (const CostPiece& p : parts) {
     const auto begun = static_cast<int64_t>(pieces.size());
@@ -87,14 +88,14 @@ class List {
     for (size_t at = 0; at < places.size(); ++at) {
       const WorkItem& p = places[at];
       const auto place = static_cast<int32_t>(at);
-      std::vector<Piece> pieces(1);
+      std::vector<WorkPiece> pieces(1);
       pieces[0].cost = p.cost;
       if (split > 0 && p.cost >= 2 * split) {
         pieces = cut(parts_of(place), p.cost, p.cost / split);
       }
       const bool whole = pieces.size() == 1;
       if (!whole) cuts_.push_back({member, place, workspace, static_cast<int64_t>(pieces.size())});
-      for (Piece& piece : pieces) {
+      for (WorkPiece& piece : pieces) {
         piece.member = member;
         piece.place = place;
         if (!whole) {
@@ -109,8 +110,8 @@ class List {
 
   // Returns the pieces by descending cost, each repeated for all entries of `layout_index` that
   // name its member.
-  kernels::AttentionWork<Tensor> finish(const Numbers& which) {
-    std::vector<Numbers> entries(workspaces_.size());
+  kernels::AttentionWork<Tensor> finish(const Indices& which) {
+    std::vector<Indices> entries(workspaces_.size());
     std::vector<int64_t> offset_of;  // workspace offset of each entry
     int64_t workspace = 0;
     for (const int32_t member : which) {
@@ -121,12 +122,12 @@ class List {
     require(workspace <= INT32_MAX, "layout", "its splits have {} rows, which is too many",
             workspace);
     std::stable_sort(pieces_.begin(), pieces_.end(),
-                     [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
+                     [](const WorkPiece& a, const WorkPiece& b) { return a.cost > b.cost; });
     const auto at = [&](int32_t entry, int64_t place) {
       return static_cast<int32_t>(offset_of[static_cast<size_t>(entry)] + place);
     };
-    Numbers items, cuts;
-    for (const Piece& p : pieces_) {
+    Indices items, cuts;
+    for (const WorkPiece& p : pieces_) {
       for (const int32_t entry : entries[static_cast<size_t>(p.member)]) {
         const int32_t own = p.workspace < 0 ? -1 : at(entry, p.workspace);
         items.insert(items.end(), {entry, p.place, p.first, p.end, own});
@@ -138,14 +139,14 @@ class List {
                     {entry, c.place, at(entry, c.workspace), static_cast<int32_t>(c.splits)});
       }
     }
-    const auto table = [](const Numbers& numbers, int64_t fields) {
+    const auto table = [](const Indices& numbers, int64_t fields) {
       return Tensor::from(numbers, {static_cast<int64_t>(numbers.size()) / fields, fields});
     };
     return {table(items, kernels::kWorkFields), table(cuts, kernels::kCutFields), workspace};
   }
 
  private:
-  std::vector<Piece> pieces_;
+  std::vector<WorkPiece> pieces_;
   std::vector<Cut> cuts_;
   std::vector<int64_t> workspaces_;
 };
@@ -212,7 +213,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
     });
   }
   const auto* const entries_of = layout.layout_index.as<int32_t>();
-  const Numbers entries(entries_of, entries_of + layout.layout_index.numel());
+  const Indices entries(entries_of, entries_of + layout.layout_index.numel());
   return {rows.finish(entries), columns.finish(entries)};
 }
 

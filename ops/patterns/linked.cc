@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "linked streams";
+constexpr const char* kLinkedStreams = "linked streams";
 
 /// A structure tensor on the host: [1 or B, n], or one default value if it is undefined.
 class Ids {
@@ -22,10 +22,11 @@ class Ids {
   Ids(const char* name, const Tensor& t, int64_t batch, int64_t n, int64_t missing)
       : given(static_cast<bool>(t)), missing_(missing) {
     if (!given) return;
-    require_integer(kOp, t, name);
+    require_integer(kLinkedStreams, t, name);
     if (t.rank() < 2 || (t.dim(0) != 1 && t.dim(0) != batch) || t.numel() != t.dim(0) * n) {
       fail_with<ShapeError>(
-          kOp, fmt::format("{} must have {} numbers for each of 1 or {} samples", name, n, batch),
+          kLinkedStreams,
+          fmt::format("{} must have {} numbers for each of 1 or {} samples", name, n, batch),
           {{name, t}});
     }
     rows = t.dim(0);
@@ -38,7 +39,8 @@ class Ids {
   }
   void require_range(const char* name, int64_t low, int64_t high) const {
     for (const int64_t x : values_) {
-      require(x >= low && x < high, kOp, "{} has {}; expected {} to {}", name, x, low, high - 1);
+      require(x >= low && x < high, kLinkedStreams, "{} has {}; expected {} to {}", name, x, low,
+              high - 1);
     }
   }
 
@@ -67,8 +69,8 @@ std::vector<Interval> groups(const char* name, int64_t n, const auto& id) {
     while (end < n && id(end) == id(i)) ++end;
     if (id(i).first >= 0) {
       const auto [at, fresh] = begins.emplace(id(i), i);
-      require(fresh, kOp, "{}: tokens {} and {} are of one, and others between are not", name,
-              at->second, i);
+      require(fresh, kLinkedStreams, "{}: tokens {} and {} are of one, and others between are not",
+              name, at->second, i);
       std::fill(of.begin() + i, of.begin() + end,
                 Interval{static_cast<int32_t>(i), static_cast<int32_t>(end)});
     }
@@ -101,7 +103,7 @@ int64_t owners_of(const Tensor& owner, int64_t n_l) {
   if (!owner || owner.rank() != 3) return 1;
   if (owner.dim(1) != n_l) {
     fail_with<ShapeError>(
-        kOp,
+        kLinkedStreams,
         fmt::format("owner must have lists for {} long tokens: [1 or B, {}, owners]", n_l, n_l),
         {{"owner", owner}});
   }
@@ -146,7 +148,7 @@ class Structure {
     global_labels_.require_range("global_labels", -1, c.relations);
     link_labels_.require_range("link_labels", -1, c.relations);
     link_class_.require_range("link_class", 0, link_classes_);
-    require(link_labels_.given == link_class_.given, kOp,
+    require(link_labels_.given == link_class_.given, kLinkedStreams,
             "link_labels and link_class belong together; got one of them");
     for (int64_t b = 0; b < batch; ++b) index(b);
     classify();
@@ -187,7 +189,7 @@ class Structure {
       if (example_(b, j) < 0) continue;
       int64_t count = 0;
       for_owners(b, j, [&](int64_t m) {
-        require(example_(b, j) == global_example_(b, m), kOp,
+        require(example_(b, j) == global_example_(b, m), kLinkedStreams,
                 "long token {} of example {} has an owner of example {}", j, example_(b, j),
                 global_example_(b, m));
         Interval& h = hull[static_cast<size_t>(m)];
@@ -223,8 +225,8 @@ class Structure {
     return x;
   }
 
-  /// Gives each long token its class. Those of tokens with one owner or none come first, or those
-  /// of link_class.
+  /// Gives each long token its class. Classes with at most one owner have the first numbers or,
+  /// with link_class, its classes.
   void classify() {
     const bool linked = link_labels_.given;
     const bool by_owner = !linked || hides_tokens_ || hides_globals_;
@@ -411,10 +413,10 @@ LinkedPatterns patterns::linked(const LinkedOptions& options, const LinkedStruct
 
 Tensor hierarchy_labels(const LinkedOptions& options, const Tensor& level, const Tensor& parent) {
   const RelationLabels labels{options.max_distance};
-  require(options.relations > labels.has_part(), kOp,
+  require(options.relations > labels.has_part(), kLinkedStreams,
           "a hierarchy needs relations >= 2 max_distance + 6 = {}; there are {}",
           labels.has_part() + 1, options.relations);
-  require_rank_is(kOp, level, 2, "level");
+  require_rank_is(kLinkedStreams, level, 2, "level");
   const int64_t batch = level.dim(0), n = level.dim(1);
   const Ids of("level", level, batch, n, 0), above("parent", parent, batch, n, -1);
   std::vector<int32_t> table;

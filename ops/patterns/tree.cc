@@ -17,7 +17,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "tree_edges";
+constexpr const char* kTreeEdges = "tree_edges";
 
 /// Adds the rows of trees to a layout.
 class TreeRuns {
@@ -49,7 +49,7 @@ class TreeRuns {
   void find_left(int64_t i) {
     left_.clear();
     int64_t at = i - 1;
-    bool seen = false;  // whether the first neighbour's child was taken instead of it
+    bool seen = false;  // whether a child replaced the first neighbour
     while (at >= 0) {
       const int64_t next = at - k_;
       const bool child = next >= 0 && next % 2 == 0;
@@ -145,16 +145,18 @@ class TreeRuns {
 };
 
 void check(std::span<const int64_t> leaves, const TreeOptions& options) {
-  require(options.k >= 1, kOp, "k is {}; expected at least 1 neighbour on each level", options.k);
-  require(options.clip >= 0, kOp, "clip is {}; expected 0 or more levels", options.clip);
-  require(options.k < 1 << 20 && options.clip < 64, kOp,
+  require(options.k >= 1, kTreeEdges, "k is {}; expected at least 1 neighbour on each level",
+          options.k);
+  require(options.clip >= 0, kTreeEdges, "clip is {}; expected 0 or more levels", options.clip);
+  require(options.k < 1 << 20 && options.clip < 64, kTreeEdges,
           "k is {} and clip {}; expected less than 2^20 and 64", options.k, options.clip);
   int64_t nodes = 0;
   for (const int64_t n : leaves) {
-    require(n >= 1, kOp, "a tree has {} tokens; expected at least 1", n);
-    require(n < int64_t{1} << 30, kOp, "a tree has {} tokens; expected less than 2^30", n);
+    require(n >= 1, kTreeEdges, "a tree has {} tokens; expected at least 1", n);
+    require(n < int64_t{1} << 30, kTreeEdges, "a tree has {} tokens; expected less than 2^30", n);
     nodes += Tree{n}.nodes();
-    require(nodes <= std::numeric_limits<int32_t>::max(), kOp, "there are 2^31 nodes or more");
+    require(nodes <= std::numeric_limits<int32_t>::max(), kTreeEdges,
+            "there are 2^31 nodes or more");
   }
 }
 
@@ -179,7 +181,7 @@ std::shared_ptr<const EdgeLayout> make(std::span<const int64_t> leaves, const Tr
 }
 
 /// The layouts used last, with their arguments, up to a number of bytes.
-class Cache {
+class TreeCache {
  public:
   std::shared_ptr<const EdgeLayout> find(const std::vector<int64_t>& key) {
     const std::lock_guard lock(mutex_);
@@ -239,10 +241,10 @@ class Cache {
 };
 
 // Never destroyed: memory on a device cannot be freed once the driver has shut down.
-Cache& cache() {
+TreeCache& tree_cache() {
   static auto* instance = [] {
     memory::when_short(clear_tree_cache);
-    return new Cache;
+    return new TreeCache;
   }();
   return *instance;
 }
@@ -273,9 +275,9 @@ std::shared_ptr<const EdgeLayout> tree_edges(std::span<const int64_t> leaves,
   std::vector<int64_t> key = {options.k, options.clip, options.causal ? 1 : 0,
                               options.span_self_loop ? 1 : 0, static_cast<int64_t>(rows)};
   key.insert(key.end(), leaves.begin(), leaves.end());
-  if (std::shared_ptr<const EdgeLayout> known = cache().find(key)) return known;
+  if (std::shared_ptr<const EdgeLayout> known = tree_cache().find(key)) return known;
   std::shared_ptr<const EdgeLayout> layout = make(leaves, options, rows);
-  cache().insert(std::move(key), layout);
+  tree_cache().insert(std::move(key), layout);
   return layout;
 }
 
@@ -286,7 +288,7 @@ std::shared_ptr<const EdgeLayout> tree_edges_of(int64_t leaves, const TreeOption
   EdgeLayoutBuilder builder;
   TreeRuns runs(options, builder);
   for (const int64_t node : nodes) {
-    require(node >= 0 && node < tree.nodes(), kOp, "node {} of a tree of {} nodes", node,
+    require(node >= 0 && node < tree.nodes(), kTreeEdges, "node {} of a tree of {} nodes", node,
             tree.nodes());
     runs.add(tree, node, 0);
     builder.end_group();
@@ -322,8 +324,8 @@ int64_t tree_pairs(int64_t leaves, const TreeOptions& options) {
   return pairs + right;
 }
 
-int64_t asked_trees() { return cache().asked(); }
-void count_asked_trees() { cache().count_asked(); }
-void clear_tree_cache() { cache().clear(); }
+int64_t asked_trees() { return tree_cache().asked(); }
+void count_asked_trees() { tree_cache().count_asked(); }
+void clear_tree_cache() { tree_cache().clear(); }
 
 }  // namespace longspan

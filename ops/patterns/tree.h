@@ -44,12 +44,11 @@ enum class TreeRows {
   root     ///< for models that read the root
 };
 
-/// Returns the attention of trees over these numbers of tokens. The keys are the nodes of the first
-/// tree, then those of the second, and so on; rows are those of the same trees in the same order. A
-/// span attends to its leaves, a leaf to itself and, on each level, to up to k nodes on each side,
-/// which together tile all tokens on that side: a node that would cover a token already seen is
-/// replaced by its child. It comes from a cache. Throws ValueError if k < 1, clip < 0, a tree has
-/// no tokens, or there are 2^31 nodes or more.
+/// Returns the attention of trees over these numbers of tokens. Keys are the nodes of all trees,
+/// tree by tree; rows follow the same order. A span attends to its leaves, a leaf to itself and, on
+/// each level, to up to k nodes on each side, which together tile all tokens on that side: a node
+/// that would cover a token already seen is replaced by its child. It comes from a cache. Throws
+/// ValueError if k < 1, clip < 0, a tree has no tokens, or there are 2^31 nodes or more.
 std::shared_ptr<const EdgeLayout> tree_edges(std::span<const int64_t> leaves,
                                              const TreeOptions& options,
                                              TreeRows rows = TreeRows::all);

@@ -12,12 +12,12 @@
 namespace longspan::patterns {
 namespace {
 
-constexpr const char* kOp = "patterns::window_and_globals";
+constexpr const char* kWindowAndGlobals = "patterns::window_and_globals";
 
 void require_globals(const std::vector<int64_t>& globals, int64_t length) {
   int64_t last = -1;
   for (const int64_t p : globals) {
-    require(p > last && p < length, kOp,
+    require(p > last && p < length, kWindowAndGlobals,
             "global position {} after {}; expected them ascending, 0 to {}", p, last, length - 1);
     last = p;
   }
@@ -52,13 +52,14 @@ AttentionPattern window_and_globals(int64_t length, int64_t reach,
                                     const std::vector<int64_t>& dilation,
                                     const std::vector<std::vector<int64_t>>& globals,
                                     Device device) {
-  require(reach >= 0, kOp, "the one-sided window is {}; expected 0 or more", reach);
-  require(!dilation.empty(), kOp, "there is no dilation; expected one for each head, or one");
+  require(reach >= 0, kWindowAndGlobals, "the one-sided window is {}; expected 0 or more", reach);
+  require(!dilation.empty(), kWindowAndGlobals,
+          "there is no dilation; expected one for each head, or one");
   size_t side_keys = 0;
   for (const std::vector<int64_t>& own : globals) side_keys = std::max(side_keys, own.size());
   std::vector<AttentionPattern> heads;
   for (const int64_t s : dilation) {
-    require(s >= 1, kOp, "the dilation is {}; expected 1 (none) or more", s);
+    require(s >= 1, kWindowAndGlobals, "the dilation is {}; expected 1 (none) or more", s);
     heads.push_back(s == 1 ? local_bidirectional(2 * reach) : dilated(reach, reach, s));
   }
   AttentionPattern p = by_head(heads, length, length);

@@ -26,8 +26,8 @@ AttentionPattern window_and_globals(int64_t length, int64_t reach,
 
 /// Returns f(n, w): the number of pairs |i - j| <= w of n tokens, w = reach.
 int64_t window_pairs(int64_t n, int64_t reach);
-/// Returns the pairs of one sample and head: those of window_and_globals plus those of the global
-/// rows, which see all keys.
+/// Returns the number of pairs of one sample and head: the pairs of window_and_globals() and of the
+/// global rows, which see all keys.
 int64_t window_and_global_pairs(int64_t length, int64_t reach, int64_t dilation,
                                 const std::vector<int64_t>& globals);
 

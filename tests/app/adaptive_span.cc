@@ -12,8 +12,8 @@ namespace longspan::test {
 namespace {
 
 /// A run over 3,000 bytes in this folder, with other values for some keys.
-RunConfig config_of(const Folder& folder, const std::string& model,
-                    const std::vector<std::pair<const char*, const char*>>& more) {
+RunConfig adaptive_span_config(const Folder& folder, const std::string& model,
+                               const std::vector<std::pair<const char*, const char*>>& more) {
   std::string bytes;
   for (int i = 0; i < 3000; ++i) {
     bytes += static_cast<char>('a' + philox_word(3, i % 97) % 16);
@@ -36,12 +36,12 @@ RunConfig config_of(const Folder& folder, const std::string& model,
 
 TEST(AdaptiveSpanRuns, PresetsOfThePaperClipTheStepsOfAdagrad) {
   const Folder folder;
-  const RunConfig paper = config_of(folder, "adaptive_span:enwik8_12", {});
+  const RunConfig paper = adaptive_span_config(folder, "adaptive_span:enwik8_12", {});
   EXPECT_EQ(paper.optimizer.name, OptimizerName::adagrad);
   EXPECT_EQ(paper.optimizer.step_clip, 0.03);
   EXPECT_EQ(paper.optimizer.clip, 0);
   EXPECT_EQ(paper.schedule.warmup, 32'000);
-  const RunConfig small = config_of(folder, "adaptive_span", {});
+  const RunConfig small = adaptive_span_config(folder, "adaptive_span", {});
   EXPECT_EQ(small.optimizer.name, OptimizerName::adam);
   EXPECT_EQ(small.optimizer.step_clip, 0);
 }
@@ -50,11 +50,11 @@ TEST(AdaptiveSpanRuns, PresetsOfThePaperClipTheStepsOfAdagrad) {
 TEST(AdaptiveSpanRuns, SpansStayBetweenTheirEnds) {
   const Folder folder;
   for (const char* penalty : {"0", "10"}) {
-    TrainingRun run(config_of(folder, "adaptive_span:tiny",
-                              {{"optimizer.name", "sgd"},
-                               {"optimizer.momentum", "0"},
-                               {"model.span_init", "0.5"},
-                               {"model.span_penalty", penalty}}),
+    TrainingRun run(adaptive_span_config(folder, "adaptive_span:tiny",
+                                         {{"optimizer.name", "sgd"},
+                                          {"optimizer.momentum", "0"},
+                                          {"model.span_init", "0.5"},
+                                          {"model.span_penalty", penalty}}),
                     "");
     const auto data = open_task_data(run);
     const auto optimizer = make_optimizer(run.config.optimizer, named_parameters(*run.model));

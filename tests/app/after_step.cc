@@ -10,6 +10,7 @@
 #include "models/convert.h"
 #include "models/evaluate.h"
 #include "tests/app/clusters_run.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
@@ -18,11 +19,9 @@
 namespace longspan::test {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
-
 /// A run whose steps the test takes one by one.
-struct SteppedRun {
-  explicit SteppedRun(RunConfig config)
+struct SteppedClusters {
+  explicit SteppedClusters(RunConfig config)
       : run(std::move(config), ""),
         data(open_task_data(run)),
         optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
@@ -85,7 +84,7 @@ TEST(StateOutsideGradients, IsTheSameUnderEveryPolicy) {
       {"reversible:exact", "reversible:exact:stored"}};
   for (const auto& [policy, kept] : pairs) {
     SCOPED_TRACE(policy);
-    SteppedRun found(with_policy(policy)), expected(with_policy(kept));
+    SteppedClusters found(with_policy(policy)), expected(with_policy(kept));
     const auto before = found.state();
     found.take(4);
     expected.take(4);
@@ -102,7 +101,7 @@ TEST(StateOutsideGradients, SumsOverTheBatchesOfAStep) {
   RunConfig halves = clusters_config(model), whole = clusters_config(model);
   whole.accumulate = 1;
   whole.batch = 8;
-  SteppedRun a(std::move(halves)), b(std::move(whole));
+  SteppedClusters a(std::move(halves)), b(std::move(whole));
   a.gradients(0);
   b.gradients(0);
   a.update(0);
@@ -115,7 +114,7 @@ TEST(StateOutsideGradients, SumsOverTheBatchesOfAStep) {
 }
 
 TEST(StateOutsideGradients, IgnoresStepsWithoutAnUpdateAndEvaluation) {
-  SteppedRun a(clusters_config()), b(clusters_config());
+  SteppedClusters a(clusters_config()), b(clusters_config());
   a.gradients(0);
   a.optimizer->clear_gradients();  // as when a loss scale skips the step
   const auto before = a.state();
@@ -123,7 +122,7 @@ TEST(StateOutsideGradients, IgnoresStepsWithoutAnUpdateAndEvaluation) {
   a.steps.loss_of(3);
   EXPECT_EQ(a.state(), before);
   a.expect_updates(0);
-  for (SteppedRun* r : {&a, &b}) {
+  for (SteppedClusters* r : {&a, &b}) {
     r->gradients(1);
     r->update(1);
   }
@@ -138,7 +137,7 @@ TEST(StateOutsideGradients, HasTheSameBitsInRecordedSteps) {
     c.graph = graph;
     return c;
   };
-  SteppedRun replayed(config(true)), plain(config(false));
+  SteppedClusters replayed(config(true)), plain(config(false));
   std::vector<const void*> places;
   for (const NamedTensor& b : named_buffers(*replayed.run.model)) {
     places.push_back(b.tensor.view().data);
@@ -167,11 +166,11 @@ TEST(StateOutsideGradients, IsInCheckpointsAndResumedToTheBit) {
   const Folder whole, parts;
   RunConfig config = clusters_config();
   config.save_every = 3;
-  train_clusters(std::move(config), whole.path());
+  train_run(std::move(config), whole.path());
   std::filesystem::create_directories(parts / "checkpoints");
   std::filesystem::copy(whole / "checkpoints/step-3", parts / "checkpoints/step-3",
                         std::filesystem::copy_options::recursive);
-  train_clusters(clusters_config(), parts.path(), parts / "checkpoints/step-3");
+  train_run(clusters_config(), parts.path(), parts / "checkpoints/step-3");
   for (const char* file : {"model", "optimizer"}) {
     const std::string name = fmt::format("checkpoints/step-6/{}.safetensors", file);
     EXPECT_FALSE(read_bytes(whole / name).empty());
@@ -196,7 +195,7 @@ TEST(StateOutsideGradients, MissingFromACheckpointIsAnError) {
 }
 
 TEST(StateOutsideGradients, IsTakenFromAnotherRun) {
-  SteppedRun from(clusters_config()), to(clusters_config());
+  SteppedClusters from(clusters_config()), to(clusters_config());
   from.take(3);
   TensorList into = named_buffers(*to.run.model);
   const void* const place = into[0].tensor.view().data;
@@ -232,7 +231,7 @@ TEST(StateOutsideGradients, IsPredicted) {
     same.accumulate = accumulate;
     same.optimizer.update_period = period;
     same.batch = 32;
-    SteppedRun run(std::move(same));
+    SteppedClusters run(std::move(same));
     int64_t bytes = 0;
     for (const NamedTensor& t : named_state(*run.run.model)) {
       bytes += memory::block_bytes(t.tensor.nbytes());
@@ -244,6 +243,14 @@ TEST(StateOutsideGradients, IsPredicted) {
     const auto peak = static_cast<double>(memory_tracker().peak().total() - before);
     EXPECT_NEAR(static_cast<double>(predicted.peak()), peak, 0.02 * peak) << predicted.peak();
   }
+}
+
+// A model of one's own may have no attention.
+TEST(Pictures, OfAModelWithoutAttentionMapsAreTheOthers) {
+  const Folder folder;
+  train_run(clusters_config(), folder / "run");
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/pictures/loss.png"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/pictures/attention.png"));
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST(AuxiliaryLossesOfARun, AreMeansOverTheBatchesOfAStep) {
 
 TEST(AuxiliaryLossesOfARun, AreLoggedByNameAndClippedByGroup) {
   const Folder folder;
-  train_clusters(clusters_config(), folder.path());
+  train_run(clusters_config(), folder.path());
   int64_t steps = 0;
   double first = 0, last = 0;
   for (const Json& row : read_rows(folder / "metrics.jsonl")) {

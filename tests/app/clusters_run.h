@@ -6,7 +6,7 @@
 #include "app/run.h"
 #include "app/tasks/samples.h"
 #include "app/tasks/table.h"
-#include "app/training.h"
+#include "tests/app/stepped_run.h"
 #include "tests/harness/clusters.h"
 
 namespace longspan::test {
@@ -26,15 +26,6 @@ inline RunConfig clusters_config(const ClusterConfig& model = {}) {
   dynamic_cast<GeneratedTask&>(*c.of_task).samples().held_out = 8;
   c.optimizer.clip = 0.05;
   return c;
-}
-
-/// Runs `longspan train` into a folder, from a checkpoint in it if one is given.
-inline void train_clusters(RunConfig config, const std::string& out,
-                           const std::string& checkpoint = {}) {
-  Beginning from{
-      .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
-  Prepared prepared(std::move(from), {.config = std::move(config)});
-  Training(prepared).run();
 }
 
 }  // namespace longspan::test

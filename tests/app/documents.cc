@@ -25,14 +25,14 @@
 namespace longspan::test {
 namespace {
 
-RunConfig config_of(std::initializer_list<std::pair<const char*, std::string>> values) {
+RunConfig documents_config(std::initializer_list<std::pair<const char*, std::string>> values) {
   Settings all{{"threads", Json("1"), "--threads", true}};
   for (const auto& [key, value] : values) all.push_back({key, Json(value), "--set", true});
   return make_config(all);
 }
 
 /// Trains for the steps of the configuration, as longspan train does.
-void train(const TrainingRun& run) {
+void train_documents(const TrainingRun& run) {
   const RunConfig& c = run.config;
   const auto opened = open_task_data(run);
   TaskData& data = *opened;
@@ -85,45 +85,45 @@ std::pair<double, double> masked_losses(const TrainingRun& run) {
 // A context of other sentences is what brings the loss of a hidden topic below ln 16.
 TEST(Hibert, LearnsToWriteHiddenSentencesOfATopic) {
   const auto run = [](const char* document_layers) {
-    return TrainingRun(config_of({{"model.name", "hibert"},
-                                  {"task", "topic-docs"},
-                                  {"steps", "1000"},
-                                  {"model.vocab", "64"},
-                                  {"model.document_layers", document_layers}}),
+    return TrainingRun(documents_config({{"model.name", "hibert"},
+                                         {"task", "topic-docs"},
+                                         {"steps", "1000"},
+                                         {"model.vocab", "64"},
+                                         {"model.document_layers", document_layers}}),
                        "");
   };
   const TrainingRun whole = run("2");
   EXPECT_EQ(whole.config.optimizer.lr, 1e-3);
   EXPECT_EQ(whole.config.schedule.warmup, 200);
   EXPECT_EQ(whole.config.batch, 16);
-  train(whole);
+  train_documents(whole);
   const auto [first, all] = masked_losses(whole);
   EXPECT_LT(first, 0.05);
   EXPECT_LT(all, 0.05);
   const TrainingRun alone = run("0");
-  train(alone);
+  train_documents(alone);
   const auto [topic, tokens] = masked_losses(alone);
   EXPECT_GT(topic, 0.98 * std::log(16.0));
   EXPECT_GT(tokens, 0.98 * std::log(16.0) / 4);
 }
 
 TEST(Hibert, LabelsMoreWithPreTrainingThanWithout) {
-  const TrainingRun pretrained(config_of({{"model.name", "hibert"},
-                                          {"task", "topic-labels"},
-                                          {"steps", "2000"},
-                                          {"model.vocab", "64"}}),
+  const TrainingRun pretrained(documents_config({{"model.name", "hibert"},
+                                                 {"task", "topic-labels"},
+                                                 {"steps", "2000"},
+                                                 {"model.vocab", "64"}}),
                                "");
-  train(pretrained);
+  train_documents(pretrained);
   double right[2] = {};
   for (const bool from : {false, true}) {
-    const TrainingRun run(config_of({{"model.name", "hibert:labels"},
-                                     {"task", "topic-labels"},
-                                     {"steps", "200"},
-                                     {"documents", "200"},
-                                     {"model.vocab", "64"}}),
+    const TrainingRun run(documents_config({{"model.name", "hibert:labels"},
+                                            {"task", "topic-labels"},
+                                            {"steps", "200"},
+                                            {"documents", "200"},
+                                            {"model.vocab", "64"}}),
                           "");
     if (from) start_from(*run.model, *pretrained.model, 0);
-    train(run);
+    train_documents(run);
     const auto opened = open_task_data(run);
     const TaskData& data = *opened;
     EXPECT_EQ(data.size("train"), 200);
@@ -160,15 +160,15 @@ void write_articles(const Folder& folder) {
 TEST(Hibert, LearnsTheOracleOfEightDocumentsByHeart) {
   const Folder folder;
   write_articles(folder);
-  const TrainingRun run(config_of({{"model.name", "hibert:labels"},
-                                   {"task", "documents"},
-                                   {"data", "documents=" + folder.path()},
-                                   {"steps", "150"},
-                                   {"batch", "8"},
-                                   {"model.sentence_length", "32"},
-                                   {"schedule.warmup", "20"},
-                                   {"optimizer.lr", "2e-3"},
-                                   {"model.vocab", "260"}}),
+  const TrainingRun run(documents_config({{"model.name", "hibert:labels"},
+                                          {"task", "documents"},
+                                          {"data", "documents=" + folder.path()},
+                                          {"steps", "150"},
+                                          {"batch", "8"},
+                                          {"model.sentence_length", "32"},
+                                          {"schedule.warmup", "20"},
+                                          {"optimizer.lr", "2e-3"},
+                                          {"model.vocab", "260"}}),
                         "");
   const auto opened = open_task_data(run);
   auto& data = dynamic_cast<DocumentData&>(*opened);
@@ -177,7 +177,7 @@ TEST(Hibert, LearnsTheOracleOfEightDocumentsByHeart) {
   const ExtractScores before = data.extract_scores("train");
   EXPECT_GT(before.oracle.rouge1, before.extracts.rouge1 + 0.05);
   EXPECT_GT(before.oracle.rouge1, before.lead.rouge1);
-  train(run);
+  train_documents(run);
   const ExtractScores after = data.extract_scores("train");
   EXPECT_EQ(after.extracts.documents, 8);
   EXPECT_EQ(after.oracle.rouge1, before.oracle.rouge1);
@@ -187,11 +187,11 @@ TEST(Hibert, LearnsTheOracleOfEightDocumentsByHeart) {
 /// Returns a run over the articles of a folder.
 RunConfig over(const Folder& folder, const std::string& model,
                std::initializer_list<std::pair<const char*, std::string>> more = {}) {
-  RunConfig c = config_of({{"model.name", model},
-                           {"task", "documents"},
-                           {"data", "documents=" + folder.path()},
-                           {"batch", "2"},
-                           {"model.vocab", "260"}});
+  RunConfig c = documents_config({{"model.name", model},
+                                  {"task", "documents"},
+                                  {"data", "documents=" + folder.path()},
+                                  {"batch", "2"},
+                                  {"model.vocab", "260"}});
   Settings settings;
   for (const auto& [key, value] : more) settings.push_back({key, Json(value), "--set", true});
   set_fields(c, settings);
@@ -249,7 +249,7 @@ TEST(DocumentData, NamesWhatIsMissingOrCut) {
   }
   const auto refused = [&](std::initializer_list<std::pair<const char*, std::string>> values) {
     return message_of<Error>([&] {
-      const TrainingRun run(config_of(values), "");
+      const TrainingRun run(documents_config(values), "");
       open_task_data(run);
     });
   };

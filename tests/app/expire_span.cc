@@ -11,6 +11,9 @@
 #include "app/training.h"
 #include "app/training_steps.h"
 #include "ops/copy.h"
+#include "tests/app/small_runs.h"
+#include "tests/app/stepped_run.h"
+#include "tests/harness/device.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
 #include "train/log.h"
@@ -20,23 +23,16 @@
 namespace longspan::test {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
-
 /// A run over 3,000 bytes in this folder, in segments of 6, with other values for some keys.
-RunConfig config_of(const Folder& folder,
-                    const std::vector<std::pair<const char*, const char*>>& more = {},
-                    bool penalty = true) {
-  std::string bytes;
-  for (int i = 0; i < 3000; ++i) {
-    bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
-  }
-  write_bytes(folder.path() + "/text", bytes);
+RunConfig expire_span_config(const Folder& folder,
+                             const std::vector<std::pair<const char*, const char*>>& more = {},
+                             bool penalty = true) {
   Settings settings;
   const auto set = [&](const char* key, const std::string& value) {
-    settings.push_back({key, Json(value), key, true});
+    settings.push_back(typed(key, value));
   };
   set("task", "bytes");
-  set("data", "bytes=" + folder.path() + "/text");
+  set("data", "bytes=" + text_in(folder, 3000));
   set("model.name", "expire_span:tiny");
   set("model.vocab", "256");
   if (penalty) set("model.span_penalty", "1e-3");
@@ -49,31 +45,7 @@ RunConfig config_of(const Folder& folder,
   return make_config(settings);
 }
 
-/// A run whose steps the test takes one by one.
-struct Stepped {
-  explicit Stepped(RunConfig config)
-      : run(std::move(config), ""),
-        data(open_task_data(run)),
-        optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
-        memories{empty_memory(*run.model, run.config.batch)},
-        steps(run, *data, *optimizer, memories) {
-    data->prepare();
-  }
-  double take(int64_t step) {
-    const double loss = steps.gradients(step, 8, 1).loss;
-    clip_gradients(*optimizer, run.config.optimizer.clip);
-    steps.update(step, 1e-2);
-    return loss;
-  }
-
-  TrainingRun run;
-  std::unique_ptr<TaskData> data;
-  std::unique_ptr<Optimizer> optimizer;
-  std::vector<SegmentMemory> memories;
-  TrainingSteps steps;
-};
-
-std::vector<std::vector<double>> values_of(const SegmentMemory& memory) {
+std::vector<std::vector<double>> memory_values(const SegmentMemory& memory) {
   std::vector<std::vector<double>> all;
   for (const NamedTensor& t : named_tensors(memory)) {
     all.push_back(to_device(cast(t.tensor.detach(), DType::f64), {}).to_vector<double>());
@@ -93,41 +65,35 @@ TEST(ExpireSpanRuns, HaveTheSameBitsInRecordedSteps) {
         {"length", "60"},
         {"batch", "15"},  // three segments in each stream, then the next epoch begins
         {"model.max_memory", std::string_view(overflow) == "drop" ? "5" : "0"}};
-    RunConfig graph = config_of(folder, options);
+    RunConfig graph = expire_span_config(folder, options);
     graph.graph = true;
-    Stepped replayed(std::move(graph)), plain(config_of(folder, options));
+    SteppedRun replayed(std::move(graph)), plain(expire_span_config(folder, options));
     for (int64_t step = 0; step < 7; ++step) {
       EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
     }
     EXPECT_EQ(replayed.steps.refusal(), "");
-    EXPECT_EQ(values_of(replayed.memories[0]), values_of(plain.memories[0]));
+    EXPECT_EQ(memory_values(replayed.memories[0]), memory_values(plain.memories[0]));
   }
 }
 
 TEST(ExpireSpanRuns, BeginAnewWithTheNextEpoch) {
   for (const char* phantom : {"0", "4"}) {
     const Folder folder;
-    Stepped r(config_of(
+    SteppedRun r(expire_span_config(
         folder, {{"length", "60"}, {"batch", "15"}, {"model.phantom_zero_memory", phantom}}));
     r.take(0);
     const SegmentMemory empty = empty_memory(*r.run.model, 15);
-    EXPECT_NE(values_of(r.memories[0]), values_of(empty));
+    EXPECT_NE(memory_values(r.memories[0]), memory_values(empty));
     int64_t step = 1;
     while (!r.data->reset(step)) ++step;
-    EXPECT_EQ(values_of(forget(r.memories[0], r.data->reset(step))), values_of(empty));
+    EXPECT_EQ(memory_values(forget(r.memories[0], r.data->reset(step))), memory_values(empty));
   }
-}
-
-void train(RunConfig config, const std::string& out, const std::string& at) {
-  Beginning from{.out = out, .checkpoint = at, .newest = at, .resume = !at.empty()};
-  Prepared prepared(std::move(from), {.config = std::move(config)});
-  Training(prepared).run();
 }
 
 // A span of 3.6 with a ramp of 3 is seen for 6 steps: at first all 6 tokens of a segment live.
 TEST(ExpireSpanRuns, LogHowManyMemoriesLive) {
   const Folder folder, out;
-  train(config_of(folder), out.path(), "");
+  train_run(expire_span_config(folder), out.path());
   std::vector<double> living;
   for (const Json& row : read_rows(out / "metrics.jsonl")) {
     if (const Json* rows = row.find("living_memories")) living.push_back(rows->number());
@@ -144,7 +110,7 @@ TEST(ExpireSpanRuns, LogHowManyMemoriesLive) {
 
 TEST(ExpireSpanRuns, DrawNoLivesOfMemoriesThatDoNotEnd) {
   const Folder folder, out;
-  train(config_of(folder, {{"model.name", "transformer_xl:tiny"}}, false), out.path(), "");
+  train_run(expire_span_config(folder, {{"model.name", "transformer_xl:tiny"}}, false), out.path());
   for (const Json& row : read_rows(out / "metrics.jsonl")) {
     EXPECT_EQ(row.find("living_memories"), nullptr);
   }
@@ -154,13 +120,13 @@ TEST(ExpireSpanRuns, DrawNoLivesOfMemoriesThatDoNotEnd) {
 
 TEST(ExpireSpanRuns, ResumeWithTheSameBits) {
   const Folder folder, whole, parts;
-  RunConfig config = config_of(folder);
+  RunConfig config = expire_span_config(folder);
   config.save_every = 5;
-  train(std::move(config), whole.path(), "");
+  train_run(std::move(config), whole.path());
   std::filesystem::create_directories(parts / "checkpoints");
   std::filesystem::copy(whole / "checkpoints/step-5", parts / "checkpoints/step-5",
                         std::filesystem::copy_options::recursive);
-  train(config_of(folder), parts.path(), parts / "checkpoints/step-5");
+  train_run(expire_span_config(folder), parts.path(), parts / "checkpoints/step-5");
   for (const char* file : {"model", "optimizer"}) {
     const std::string name = fmt::format("checkpoints/step-8/{}.safetensors", file);
     EXPECT_FALSE(read_bytes(whole / name).empty());
@@ -171,7 +137,7 @@ TEST(ExpireSpanRuns, ResumeWithTheSameBits) {
 TEST(ExpireSpanRuns, NeedTheMemoryThatWasPredicted) {
   const Folder folder;
   for (const char* policy : {"standard", "checkpoint"}) {
-    RunConfig config = config_of(folder, {{"model.memory", policy}});
+    RunConfig config = expire_span_config(folder, {{"model.memory", policy}});
     StepPlanner planner(config);
     const StepMemory predicted = planner.step(planner.own()),
                      measured = planner.step(planner.own(), Device{});
@@ -183,7 +149,8 @@ TEST(ExpireSpanRuns, NeedTheMemoryThatWasPredicted) {
 // Which layers will be left out is not known: what is predicted is enough for all of them.
 TEST(ExpireSpanRuns, NeedNoMoreWhereLayersAreLeftOut) {
   const Folder folder;
-  RunConfig config = config_of(folder, {{"model.layer_drop", "0.5"}}), whole = config_of(folder);
+  RunConfig config = expire_span_config(folder, {{"model.layer_drop", "0.5"}}),
+            whole = expire_span_config(folder);
   StepPlanner planner(config), all(whole);
   EXPECT_EQ(planner.step(planner.own()).peak(), all.step(all.own()).peak());
   EXPECT_LE(planner.step(planner.own(), Device{}).peak(), planner.step(planner.own()).peak());
@@ -191,7 +158,7 @@ TEST(ExpireSpanRuns, NeedNoMoreWhereLayersAreLeftOut) {
 
 TEST(ExpireSpanRuns, AreScoredWithTheirMemory) {
   const Folder folder;
-  const TrainingRun run(config_of(folder), "");
+  const TrainingRun run(expire_span_config(folder), "");
   const auto data = open_task_data(run);
   EXPECT_TRUE(std::isfinite(data->bits("valid")));
   EXPECT_EQ(data->protocol("valid"), "segments of 6 tokens after a memory of 14, in 1 stream");

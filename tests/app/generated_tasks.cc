@@ -16,16 +16,19 @@
 namespace longspan::test {
 namespace {
 
-Setting setting(const std::string& key, const std::string& value) {
+Setting set_option(const std::string& key, const std::string& value) {
   return {key, Json(value), "--set " + key, true};
 }
 
 /// Returns the settings of a small run of a task, with a model that its targets need.
 Settings settings_of(const SampleTaskEntry& entry) {
   const TargetKind targets = entry.make()->targets();
-  Settings all{setting("task", std::string(entry.id)), setting("batch", "2"), setting("steps", "2"),
-               setting("threads", "1"), setting(std::string(entry.section) + ".held_out", "3")};
-  const auto add = [&](const char* key, const char* value) { all.push_back(setting(key, value)); };
+  Settings all{set_option("task", std::string(entry.id)), set_option("batch", "2"),
+               set_option("steps", "2"), set_option("threads", "1"),
+               set_option(std::string(entry.section) + ".held_out", "3")};
+  const auto add = [&](const char* key, const char* value) {
+    all.push_back(set_option(key, value));
+  };
   if (targets == TargetKind::tokens) {
     add("model.name", "transformer:tiny");
     add("model.vocab", "64");
@@ -91,7 +94,7 @@ TEST(GeneratedTasks, AreScoredAlikeInAnyBatch) {
   for (const SampleTaskEntry& entry : sample_tasks()) {
     SCOPED_TRACE(entry.id);
     Settings settings = settings_of(entry);
-    settings.push_back(setting(std::string(entry.section) + ".held_out", "5"));
+    settings.push_back(set_option(std::string(entry.section) + ".held_out", "5"));
     EXPECT_FALSE(expect_figures_of_any_batch(settings).empty());
   }
 }
@@ -142,22 +145,22 @@ TEST(GeneratedTasks, HaveTheirOwnOptions) {
   Settings settings = settings_of(sample_tasks()[0]);
   const RunConfig c = make_config(settings);
   EXPECT_EQ(samples_of(c).held_out, 3);
-  RunConfig bytes = make_config({setting("task", "bytes")});
+  RunConfig bytes = make_config({set_option("task", "bytes")});
   const Json plain = to_json(bytes);
   EXPECT_EQ(plain.find("motifs"), nullptr);
   // Earlier versions wrote the options of all tasks into every config.toml.
   const Setting kmer{"motifs.kmer", 6, "config.toml:9"};
   EXPECT_NO_THROW(make_config(
-      {setting("task", "bytes"), kmer, Setting{"duplicate.held_out", 256, "config.toml:12"}}));
+      {set_option("task", "bytes"), kmer, Setting{"duplicate.held_out", 256, "config.toml:12"}}));
   const std::string other = message_of<ValueError>([] {
-    make_config({setting("task", "bytes"), setting("motifs.kmer", "6")});
+    make_config({set_option("task", "bytes"), set_option("motifs.kmer", "6")});
   });
   EXPECT_TRUE(contains(other, "an option of --task motif-dna, and the task is bytes")) << other;
   const std::string message = message_of<ValueError>([] {
-    make_config({setting("task", "bytes"), setting("motifs.kmers", "6")});
+    make_config({set_option("task", "bytes"), set_option("motifs.kmers", "6")});
   });
   EXPECT_TRUE(contains(message, "motifs.kmers")) << message;
-  settings.push_back(setting("motifs.held_out", "-1"));
+  settings.push_back(set_option("motifs.held_out", "-1"));
   const std::string range = message_of<ValueError>([&] { make_config(settings); });
   EXPECT_TRUE(contains(range, "motifs.held_out is -1")) << range;
 }
@@ -165,8 +168,8 @@ TEST(GeneratedTasks, HaveTheirOwnOptions) {
 // A task with a length of its own keeps it, whatever the run's is.
 TEST(GeneratedTasks, MayBeLongerThanTheRun) {
   const auto length = [](const char* task, const char* option, const char* value) {
-    const RunConfig c =
-        make_config({setting("task", task), setting("length", "1024"), setting(option, value)});
+    const RunConfig c = make_config(
+        {set_option("task", task), set_option("length", "1024"), set_option(option, value)});
     return samples_of(c).fitted(c.length, 64)->shape().length;
   };
   EXPECT_EQ(length("period", "period.length", "0"), 1024);
@@ -185,8 +188,8 @@ TEST(GeneratedTasks, MayBeLongerThanTheRun) {
 TEST(GeneratedTasks, SayWhichModelTheyNeed) {
   const auto refusal = [](const char* task, const char* model) {
     return message_of<ValueError>([&] {
-      const TrainingRun run(make_config({setting("task", task), setting("model.name", model),
-                                         setting("length", "30")}),
+      const TrainingRun run(make_config({set_option("task", task), set_option("model.name", model),
+                                         set_option("length", "30")}),
                             "");
       open_task_data(run);
     });
@@ -201,10 +204,10 @@ TEST(GeneratedTasks, SayWhichModelTheyNeed) {
 // Models other than encoders in BERT's shape may have classes too.
 TEST(GeneratedTasks, RootsOfTreesAnswerForWholeSequences) {
   const TrainingRun run(
-      make_config({setting("task", "motif-dna"), setting("motifs.held_out", "3"),
-                   setting("motifs.nearest", "20"), setting("motifs.furthest", "40"),
-                   setting("model.name", "bp_encoder:motif"), setting("length", "60"),
-                   setting("batch", "2"), setting("steps", "2")}),
+      make_config({set_option("task", "motif-dna"), set_option("motifs.held_out", "3"),
+                   set_option("motifs.nearest", "20"), set_option("motifs.furthest", "40"),
+                   set_option("model.name", "bp_encoder:motif"), set_option("length", "60"),
+                   set_option("batch", "2"), set_option("steps", "2")}),
       "");
   const auto data = open_task_data(run);
   data->prepare();

@@ -13,6 +13,7 @@
 #include "app/training_steps.h"
 #include "models/capabilities.h"
 #include "ops/copy.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
@@ -21,9 +22,9 @@
 namespace longspan::test {
 namespace {
 
-using Options = std::vector<std::pair<const char*, std::string>>;
+using PerformerOptions = std::vector<std::pair<const char*, std::string>>;
 
-RunConfig config_of(const char* model, const Options& more = {}) {
+RunConfig performer_config(const char* model, const PerformerOptions& more = {}) {
   Settings settings;
   const auto set = [&](const char* key, const std::string& value) {
     settings.push_back({key, Json(value), key, true});
@@ -43,8 +44,8 @@ RunConfig config_of(const char* model, const Options& more = {}) {
 }
 
 /// Runs `longspan train` into a folder and returns the parameters and buffers in the end.
-std::vector<std::vector<float>> train(RunConfig config, const std::string& out,
-                                      const std::string& checkpoint = {}) {
+std::vector<std::vector<float>> trained_state(RunConfig config, const std::string& out,
+                                              const std::string& checkpoint = {}) {
   Beginning from{
       .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
   Prepared prepared(std::move(from), {.config = std::move(config)});
@@ -59,20 +60,21 @@ std::vector<std::vector<float>> train(RunConfig config, const std::string& out,
 /// Steps 2 and 5 of six draw new projections; a run that goes on from step 4 has those of step 2.
 TEST(PerformerRuns, CheckpointsRestoreProjections) {
   const Folder folder;
-  const auto whole = train(config_of("performer:tiny"), folder.path() + "/whole");
-  const Options four{{"steps", "4"}, {"save_every", "4"}};
-  const auto half = train(config_of("performer:tiny", four), folder.path() + "/half");
+  const auto whole = trained_state(performer_config("performer:tiny"), folder.path() + "/whole");
+  const PerformerOptions four{{"steps", "4"}, {"save_every", "4"}};
+  const auto half =
+      trained_state(performer_config("performer:tiny", four), folder.path() + "/half");
   EXPECT_NE(half, whole);
   const std::string checkpoint = newest_checkpoint(folder.path() + "/half");
-  EXPECT_EQ(train(config_of("performer:tiny"), folder.path() + "/half", checkpoint), whole);
+  EXPECT_EQ(trained_state(performer_config("performer:tiny"), folder.path() + "/half", checkpoint),
+            whole);
 }
 
 /// Steps that a device replays read the projections that were drawn since they were recorded.
 TEST(PerformerRuns, HaveTheSameBitsInRecordedSteps) {
-  constexpr Device cuda{DeviceKind::cuda, 0};
   if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
   const auto trained = [&](bool graph) {
-    RunConfig config = config_of("performer:tiny", {{"device", "cuda"}});
+    RunConfig config = performer_config("performer:tiny", {{"device", "cuda"}});
     config.graph = graph;
     const TrainingRun run(std::move(config), "");
     const auto data = open_task_data(run);
@@ -96,10 +98,10 @@ TEST(PerformerRuns, HaveTheSameBitsInRecordedSteps) {
 
 TEST(PerformerRuns, StartFromATransformer) {
   const Folder folder;
-  const Options same{{"model.positions", "sinusoid"}};
-  train(config_of("transformer:tiny", same), folder.path() + "/transformer");
-  RunConfig config =
-      config_of("performer:tiny", {{"start.from", folder.path() + "/transformer"}, {"steps", "2"}});
+  const PerformerOptions same{{"model.positions", "sinusoid"}};
+  trained_state(performer_config("transformer:tiny", same), folder.path() + "/transformer");
+  RunConfig config = performer_config(
+      "performer:tiny", {{"start.from", folder.path() + "/transformer"}, {"steps", "2"}});
   Prepared prepared({.out = folder.path() + "/performer"}, {.config = std::move(config)});
   ASSERT_TRUE(prepared.started.has_value());
   EXPECT_EQ(prepared.started->heads.size(), 2u);  // the projections, which are drawn anew
@@ -107,7 +109,7 @@ TEST(PerformerRuns, StartFromATransformer) {
 }
 
 TEST(PerformerRuns, ReportTheirFeatures) {
-  const TrainingRun run(config_of("performer:tiny"), "");
+  const TrainingRun run(performer_config("performer:tiny"), "");
   const std::vector<std::string> lines = need<Remarks>(*run.model).report(some_tokens(1, 16, 17));
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(contains(lines[1], "features of layer 1: |q|^2 ")) << lines[1];
@@ -118,7 +120,7 @@ TEST(PerformerRuns, ReportTheirFeatures) {
 TEST(PerformerRuns, ScoreProteins) {
   for (const char* wiring : {"decoder", "encoder"}) {
     Settings settings;
-    const Options options{
+    const PerformerOptions options{
         {"task", "proteins"},
         {"data", "proteins=" LONGSPAN_SOURCE_DIR "/data/samples/uniprot-500.fasta.gz"},
         {"model.name", "performer:tiny"},

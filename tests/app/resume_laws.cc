@@ -27,7 +27,7 @@ std::string name_of(std::string_view model, const Cut& cut) {
 
 /// Returns the rows of a run after a step, and what else its last checkpoint says of them, without
 /// times, speeds and bytes.
-std::string figures_of(const std::string& out, int64_t step, int64_t last) {
+std::string figures_after(const std::string& out, int64_t step, int64_t last) {
   std::string all;
   const auto add = [&](const Json& members, std::initializer_list<std::string_view> left_out) {
     Members kept;
@@ -70,7 +70,7 @@ void expect_same_bits(const SmallData& data, std::string_view model, const Cut& 
       EXPECT_FALSE(expected.empty());
       EXPECT_EQ(expected == read_bytes(checkpoint_path(parts.path(), steps) + file), true) << file;
     }
-    EXPECT_EQ(figures_of(whole.path(), step, steps), figures_of(parts.path(), step, steps));
+    EXPECT_EQ(figures_after(whole.path(), step, steps), figures_after(parts.path(), step, steps));
   }
 }
 

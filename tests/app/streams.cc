@@ -16,6 +16,9 @@
 #include "models/model_spec.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
+#include "tests/app/small_runs.h"
+#include "tests/app/stepped_run.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
@@ -24,26 +27,11 @@
 namespace longspan::test {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
-
-/// A file of 6,000 bytes that repeat slowly.
-std::string some_text(const std::string& folder) {
-  std::string bytes;
-  for (int i = 0; i < 6000; ++i) {
-    bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
-  }
-  write_bytes(folder + "/text", bytes);
-  return folder + "/text";
-}
-
-RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* device = "cpu",
-                    const char* model = "transformer_xl:tiny",
-                    const std::vector<std::pair<const char*, std::string>>& more = {}) {
-  const auto typed = [](const char* key, const std::string& value) {
-    return Setting{key, Json(value), key, true};
-  };
+RunConfig stream_config(const Folder& folder, int64_t accumulate = 1, const char* device = "cpu",
+                        const char* model = "transformer_xl:tiny",
+                        const std::vector<std::pair<const char*, std::string>>& more = {}) {
   std::vector<Setting> settings{
-      typed("task", "bytes"),     typed("data", "bytes=" + some_text(folder.path())),
+      typed("task", "bytes"),     typed("data", "bytes=" + text_in(folder)),
       typed("model.name", model), typed("model.vocab", "256"),
       typed("length", "6"),       typed("batch", "3"),
       typed("steps", "8"),        typed("accumulate", std::to_string(accumulate)),
@@ -53,33 +41,7 @@ RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* de
   return make_config(settings);
 }
 
-/// A run whose steps the test takes one by one.
-struct Stepped {
-  explicit Stepped(RunConfig config)
-      : run(std::move(config), ""),
-        data(open_task_data(run)),
-        optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
-        steps(run, *data, *optimizer, memories) {
-    data->prepare();
-    for (int64_t i = 0; i < run.config.accumulate; ++i) {
-      memories.push_back(empty_memory(*run.model, run.config.batch));
-    }
-  }
-  double take(int64_t step) {
-    const double loss = steps.gradients(step, 8, 1).loss;
-    clip_gradients(*optimizer, run.config.optimizer.clip);
-    steps.update(step, 1e-2);
-    return loss;
-  }
-
-  TrainingRun run;
-  std::unique_ptr<TaskData> data;
-  std::unique_ptr<Optimizer> optimizer;
-  std::vector<SegmentMemory> memories;
-  TrainingSteps steps;
-};
-
-std::vector<std::vector<float>> values_of(const std::vector<SegmentMemory>& memories) {
+std::vector<std::vector<float>> values_of_memories(const std::vector<SegmentMemory>& memories) {
   std::vector<std::vector<float>> all;
   for (const SegmentMemory& m : memories) {
     for (const NamedTensor& t : named_tensors(m)) {
@@ -91,27 +53,27 @@ std::vector<std::vector<float>> values_of(const std::vector<SegmentMemory>& memo
 
 TEST(StreamsOfARun, PassTheMemoryOnAfterAnUpdateOrASkippedStep) {
   const Folder folder;
-  Stepped r(config_of(folder));
-  const auto before = values_of(r.memories);
+  SteppedRun r(stream_config(folder));
+  const auto before = values_of_memories(r.memories);
   r.steps.gradients(0, 8, 1);
-  EXPECT_EQ(values_of(r.memories), before);  // a step that fails can be taken again
+  EXPECT_EQ(values_of_memories(r.memories), before);  // a step that fails can be taken again
   r.optimizer->clear_gradients();
   r.steps.gradients(0, 8, 1);
   r.steps.pass_memories_on();
-  EXPECT_NE(values_of(r.memories), before);
+  EXPECT_NE(values_of_memories(r.memories), before);
   EXPECT_EQ(r.memories[0].position, 6);
   r.optimizer->clear_gradients();
   const double with = r.take(1);
-  Stepped fresh(config_of(folder));
+  SteppedRun fresh(stream_config(folder));
   EXPECT_NE(fresh.take(1), with);  // without the first segment
 }
 
 // Two batches of three streams are one batch of six, up to rounding.
 TEST(StreamsOfARun, OfAccumulatedBatchesAreIndependent) {
   const Folder folder;
-  RunConfig whole = config_of(folder);
+  RunConfig whole = stream_config(folder);
   whole.batch = 6;
-  Stepped a(config_of(folder, 2)), b(std::move(whole));
+  SteppedRun a(stream_config(folder, 2)), b(std::move(whole));
   for (int64_t step = 0; step < 4; ++step) {
     EXPECT_NEAR(a.take(step), b.take(step), 1e-5) << step;
   }
@@ -126,10 +88,10 @@ TEST(StreamsOfARun, OfAccumulatedBatchesAreIndependent) {
 
 TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   const Folder folder;
-  RunConfig c = config_of(folder);
+  RunConfig c = stream_config(folder);
   c.length = 60;
   c.batch = 30;
-  Stepped r(std::move(c));  // 5,400 bytes of training: two segments in each stream
+  SteppedRun r(std::move(c));  // 5,400 bytes of training: two segments in each stream
   r.take(0);
   EXPECT_EQ(r.memories[0].layers[0].get<InputRows>().begin.to_vector<int64_t>(),
             std::vector<int64_t>(30, 0));
@@ -137,7 +99,7 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   EXPECT_FALSE(r.data->reset(1));
   ASSERT_TRUE(r.data->reset(2));
   const SegmentMemory next = forget(r.memories[0], r.data->reset(2));
-  EXPECT_EQ(values_of({next}), values_of({empty}));
+  EXPECT_EQ(values_of_memories({next}), values_of_memories({empty}));
   r.take(1);
   const int64_t bytes = memory_tracker().live()[Category::memory];
   // Step 2 reads what it would read after an empty memory: its loss is that of the data by hand.
@@ -156,34 +118,28 @@ TEST(StreamsOfARun, HaveTheSameBitsInRecordedSteps) {
   for (const char* model : {"transformer_xl:tiny", "compressive:tiny"}) {
     for (const int64_t accumulate : {1, 2}) {
       const Folder folder;
-      RunConfig graph = config_of(folder, accumulate, "cuda", model);
+      RunConfig graph = stream_config(folder, accumulate, "cuda", model);
       graph.graph = true;
-      Stepped replayed(std::move(graph)), plain(config_of(folder, accumulate, "cuda", model));
+      SteppedRun replayed(std::move(graph)),
+          plain(stream_config(folder, accumulate, "cuda", model));
       for (int64_t step = 0; step < 6; ++step) {
         EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
       }
       EXPECT_EQ(replayed.steps.refusal(), "");
-      EXPECT_EQ(values_of(replayed.memories), values_of(plain.memories));
+      EXPECT_EQ(values_of_memories(replayed.memories), values_of_memories(plain.memories));
     }
   }
 }
 
-void train(RunConfig config, const std::string& out, const std::string& checkpoint = {}) {
-  Beginning from{
-      .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
-  Prepared prepared(std::move(from), {.config = std::move(config)});
-  Training(prepared).run();
-}
-
 TEST(StreamsOfARun, ResumeWithTheSameBits) {
   const Folder folder, whole, parts;
-  RunConfig config = config_of(folder, 2);
+  RunConfig config = stream_config(folder, 2);
   config.save_every = 5;
-  train(std::move(config), whole.path());
+  train_run(std::move(config), whole.path());
   std::filesystem::create_directories(parts / "checkpoints");
   std::filesystem::copy(whole / "checkpoints/step-5", parts / "checkpoints/step-5",
                         std::filesystem::copy_options::recursive);
-  train(config_of(folder, 2), parts.path(), parts / "checkpoints/step-5");
+  train_run(stream_config(folder, 2), parts.path(), parts / "checkpoints/step-5");
   for (const char* file : {"model", "optimizer"}) {
     const std::string name = fmt::format("checkpoints/step-8/{}.safetensors", file);
     EXPECT_FALSE(read_bytes(whole / name).empty());
@@ -195,9 +151,9 @@ TEST(StreamsOfARun, ResumeWithTheSameBits) {
 // follows the tokens of their memories. They begin anew, and go on from there with the same bits.
 TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
   const Folder folder, out;
-  RunConfig config = config_of(folder, 2);
+  RunConfig config = stream_config(folder, 2);
   config.save_every = 5;
-  train(std::move(config), out.path());
+  train_run(std::move(config), out.path());
   const std::string at = out / "checkpoints/step-5";
   const auto copied = [](const std::string& from, const std::string& run, int64_t step) {
     std::filesystem::create_directories(run + "/checkpoints");
@@ -206,7 +162,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
     return path;
   };
   const auto with = [&](int64_t length, int64_t batch, int64_t accumulate, uint64_t seed) {
-    RunConfig c = config_of(folder, accumulate);
+    RunConfig c = stream_config(folder, accumulate);
     c.length = length;
     c.batch = batch;
     c.seed = seed;
@@ -219,7 +175,8 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
         {.config = std::move(c)});
   };
   const Prepared same = prepared(with(6, 3, 2, 1), at);
-  EXPECT_NE(values_of(same.memories), values_of({empty_memory(*same.run.model, 3)}));
+  EXPECT_NE(values_of_memories(same.memories),
+            values_of_memories({empty_memory(*same.run.model, 3)}));
   EXPECT_EQ(same.remarks, std::vector<std::string>{"save_every is 1, and was 5"});
   const std::tuple<int64_t, int64_t, int64_t, uint64_t, const char*> cases[] = {
       {4, 3, 2, 1, "length"},
@@ -234,7 +191,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
                           what));
     std::vector<SegmentMemory> empty;
     for (int64_t i = 0; i < accumulate; ++i) empty.push_back(empty_memory(*other.run.model, batch));
-    EXPECT_EQ(values_of(other.memories), values_of(empty));
+    EXPECT_EQ(values_of_memories(other.memories), values_of_memories(empty));
     const TrainingRun fresh(with(length, batch, accumulate, seed), "");
     const auto data = open_task_data(fresh);
     data->prepare();
@@ -245,9 +202,9 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
     EXPECT_FALSE(other.data->reset(6 * accumulate));
 
     const Folder whole, parts;
-    train(with(length, batch, accumulate, seed), whole.path(), copied(at, whole.path(), 5));
-    train(with(length, batch, accumulate, seed), parts.path(),
-          copied(whole / "checkpoints/step-6", parts.path(), 6));
+    train_run(with(length, batch, accumulate, seed), whole.path(), copied(at, whole.path(), 5));
+    train_run(with(length, batch, accumulate, seed), parts.path(),
+              copied(whole / "checkpoints/step-6", parts.path(), 6));
     for (const char* file : {"model", "optimizer"}) {
       const std::string name = fmt::format("checkpoints/step-8/{}.safetensors", file);
       EXPECT_FALSE(read_bytes(whole / name).empty());
@@ -259,7 +216,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
 TEST(StreamsOfARun, NeedTheMemoryThatWasPredicted) {
   const Folder folder;
   for (const int64_t accumulate : {1, 3}) {
-    RunConfig config = config_of(folder, accumulate);
+    RunConfig config = stream_config(folder, accumulate);
     StepPlanner planner(config);
     const StepMemory predicted = planner.step(planner.own()),
                      measured = planner.step(planner.own(), Device{});
@@ -289,7 +246,8 @@ TEST(StreamsOfARun, KeepTheBytesThatWerePredicted) {
   const Folder folder;
   for (const Case& c : cases) {
     for (const int64_t length : {5, 32, 301}) {
-      RunConfig config = config_of(folder, 1, "cpu", c.model, {{c.field, std::to_string(length)}});
+      RunConfig config =
+          stream_config(folder, 1, "cpu", c.model, {{c.field, std::to_string(length)}});
       const auto model = config.model->build(Init{.meta = true});
       const int64_t width = empty_memory(*model, 1).layers[0].get<InputRows>().states.dim(2);
       const auto block = [](int64_t bytes) { return memory::block_bytes(bytes); };
@@ -305,7 +263,7 @@ TEST(StreamsOfARun, KeepTheBytesThatWerePredicted) {
 
 TEST(StreamsOfARun, AreScoredInSegmentsWithTheirMemory) {
   const Folder folder;
-  const TrainingRun run(config_of(folder), "");
+  const TrainingRun run(stream_config(folder), "");
   const auto data = open_task_data(run);
   EXPECT_TRUE(std::isfinite(data->bits("valid")));
   EXPECT_EQ(data->protocol("valid"), "segments of 6 tokens after a memory of 6, in 1 stream");
@@ -316,9 +274,6 @@ TEST(StreamsOfARun, AreScoredInSegmentsWithTheirMemory) {
 
 // Samples that are longer than a segment are cut, and each begins with an empty memory.
 TEST(StreamsOfARun, CutLongSamples) {
-  const auto typed = [](const char* key, const std::string& value) {
-    return Setting{key, Json(value), key, true};
-  };
   const TrainingRun run(
       make_config({typed("task", "period"), typed("model.name", "transformer_xl:tiny"),
                    typed("period.length", "20"), typed("period.period", "7"), typed("length", "6"),

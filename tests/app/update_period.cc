@@ -12,6 +12,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "tests/app/small_runs.h"
+#include "tests/app/stepped_run.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/scratch.h"
@@ -20,42 +21,19 @@
 namespace longspan::test {
 namespace {
 
-/// A file of 6,000 bytes that repeat slowly.
-std::string some_text(const std::string& folder) {
-  std::string bytes;
-  for (int i = 0; i < 6000; ++i) {
-    bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
-  }
-  write_bytes(folder + "/text", bytes);
-  return folder + "/text";
-}
-
-RunConfig config_of(const Folder& folder, int64_t period, int64_t from = 0,
-                    int64_t accumulate = 1) {
-  const auto typed = [](const char* key, const std::string& value) {
-    return Setting{key, Json(value), key, true};
-  };
+RunConfig period_config(const Folder& folder, int64_t period, int64_t from = 0,
+                        int64_t accumulate = 1) {
   const auto text = [](int64_t x) { return std::to_string(x); };
   return make_config(
-      {typed("task", "bytes"), typed("data", "bytes=" + some_text(folder.path())),
+      {typed("task", "bytes"), typed("data", "bytes=" + text_in(folder)),
        typed("model.name", "compressive:tiny"), typed("model.vocab", "256"), typed("length", "6"),
        typed("batch", "3"), typed("steps", "10"), typed("accumulate", text(accumulate)),
        typed("log_every", "1"), typed("eval_every", "0"), typed("schedule.warmup", "3"),
        typed("optimizer.update_period", text(period)), typed("optimizer.update_from", text(from))});
 }
 
-/// A run whose steps the test takes one by one.
-struct Stepped {
-  explicit Stepped(RunConfig config)
-      : run(std::move(config), ""),
-        data(open_task_data(run)),
-        optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
-        steps(run, *data, *optimizer, memories) {
-    data->prepare();
-    for (int64_t i = 0; i < run.config.accumulate; ++i) {
-      memories.push_back(empty_memory(*run.model, run.config.batch));
-    }
-  }
+struct SteppedPeriod : SteppedRun {
+  using SteppedRun::SteppedRun;
   /// Returns the gradients that would be taken after these steps, and clears them.
   std::vector<Tensor> gradients(int64_t first, int64_t count) {
     StepResult last;
@@ -71,15 +49,9 @@ struct Stepped {
     optimizer->clear_gradients();
     return all;
   }
-
-  TrainingRun run;
-  std::unique_ptr<TaskData> data;
-  std::unique_ptr<Optimizer> optimizer;
-  std::vector<SegmentMemory> memories;
-  TrainingSteps steps;
 };
 
-void expect_equal_memories(const Stepped& a, const Stepped& b) {
+void expect_equal_memories(const SteppedPeriod& a, const SteppedPeriod& b) {
   for (size_t i = 0; i < a.memories.size(); ++i) {
     const TensorList x = named_tensors(a.memories[i]), y = named_tensors(b.memories[i]);
     ASSERT_EQ(x.size(), y.size());
@@ -90,7 +62,8 @@ void expect_equal_memories(const Stepped& a, const Stepped& b) {
 TEST(Compressive, AnUpdateTakesTheMeanOfTheGradientsOfItsSteps) {
   for (const int64_t accumulate : {1, 2}) {
     const Folder folder;
-    Stepped one(config_of(folder, 1, 0, accumulate)), three(config_of(folder, 3, 0, accumulate));
+    SteppedPeriod one(period_config(folder, 1, 0, accumulate)),
+        three(period_config(folder, 3, 0, accumulate));
     for (int64_t first = 0; first < 9; first += 3) {
       std::vector<Tensor> mean;
       for (int64_t step = first; step < first + 3; ++step) {
@@ -113,9 +86,9 @@ TEST(Compressive, AnUpdateTakesTheMeanOfTheGradientsOfItsSteps) {
 
 TEST(Compressive, WithoutLearningMemoriesDoNotDependOnThePeriod) {
   const Folder folder;
-  Stepped one(config_of(folder, 1)), four(config_of(folder, 4));
+  SteppedPeriod one(period_config(folder, 1)), four(period_config(folder, 4));
   for (int64_t step = 0; step < 9; ++step) {
-    for (Stepped* r : {&one, &four}) {
+    for (SteppedPeriod* r : {&one, &four}) {
       r->steps.gradients(step, 10, 1);
       if (r->run.config.optimizer.period().waits(step + 1)) {
         r->steps.pass_memories_on();
@@ -138,19 +111,12 @@ TEST(UpdatePeriod, BeginsWithTheStepThatIsAskedFor) {
   EXPECT_EQ(sizes, (std::vector<int64_t>{1, 1, 3, 3, 3, 3, 3, 3, 3}));
 }
 
-void train(RunConfig config, const std::string& out, const std::string& checkpoint = {}) {
-  Beginning from{
-      .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
-  Prepared prepared(std::move(from), {.config = std::move(config)});
-  Training(prepared).run();
-}
-
 TEST(UpdatePeriod, RunsUpdateTheirParametersAccordinglyAndResumeBetweenUpdates) {
   for (const int64_t accumulate : {1, 2}) {
     const Folder folder, whole, parts;
-    RunConfig config = config_of(folder, 3, 2, accumulate);
+    RunConfig config = period_config(folder, 3, 2, accumulate);
     config.save_every = 1;
-    train(std::move(config), whole.path());
+    train_run(std::move(config), whole.path());
     const auto bits = [](const std::string& out, int64_t step, const char* file) {
       return read_bytes(out + fmt::format("/checkpoints/step-{}/{}.safetensors", step, file));
     };
@@ -162,7 +128,7 @@ TEST(UpdatePeriod, RunsUpdateTheirParametersAccordinglyAndResumeBetweenUpdates) 
     std::filesystem::create_directories(parts / "checkpoints");
     std::filesystem::copy(whole / "checkpoints/step-7", parts / "checkpoints/step-7",
                           std::filesystem::copy_options::recursive);
-    train(config_of(folder, 3, 2, accumulate), parts.path(), parts / "checkpoints/step-7");
+    train_run(period_config(folder, 3, 2, accumulate), parts.path(), parts / "checkpoints/step-7");
     for (const char* file : {"model", "optimizer"}) {
       EXPECT_FALSE(bits(whole.path(), 10, file).empty());
       EXPECT_EQ(bits(whole.path(), 10, file), bits(parts.path(), 10, file)) << file;
@@ -178,7 +144,7 @@ TensorList gone_on(const std::string& whole, int64_t step, int64_t last, RunConf
   std::filesystem::create_directories(place);
   std::filesystem::copy(checkpoint_path(whole, step), place);
   config.save_every = 1;
-  train(std::move(config), parts.path(), place);
+  train_run(std::move(config), parts.path(), place);
   return read_tensors(checkpoint_path(parts.path(), last) + "/model.safetensors");
 }
 
@@ -202,7 +168,7 @@ TEST(UpdatePeriod, GradientsThatWaitMayBeOfOtherBatchesAndScales) {
     c.save_every = 1;
     return c;
   };
-  train(config(2, 1, 1), whole.path());
+  train_run(config(2, 1, 1), whole.path());
   const TensorList before = read_tensors(checkpoint_path(whole.path(), 2) + "/model.safetensors"),
                    after = read_tensors(checkpoint_path(whole.path(), 3) + "/model.safetensors");
   const double moved = farthest(before, after);
@@ -217,28 +183,28 @@ TEST(UpdatePeriod, GradientsThatWaitMayBeOfOtherBatchesAndScales) {
 // A run may go on with another period, from any step.
 TEST(UpdatePeriod, MayBeAnotherAfterACut) {
   const Folder folder, whole;
-  RunConfig config = config_of(folder, 3, 2);
+  RunConfig config = period_config(folder, 3, 2);
   config.save_every = 1;
-  train(std::move(config), whole.path());
+  train_run(std::move(config), whole.path());
   testing::internal::CaptureStderr();
-  gone_on(whole.path(), 7, 10, config_of(folder, 1));
+  gone_on(whole.path(), 7, 10, period_config(folder, 1));
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(contains(said, "the gradients that waited for an update after step 7 are left out"))
       << said;
   const Folder often;
-  RunConfig one = config_of(folder, 1);
+  RunConfig one = period_config(folder, 1);
   one.save_every = 1;
-  train(std::move(one), often.path());
+  train_run(std::move(one), often.path());
   // The first update takes the one step since the last, as that of the other period does.
   const TensorList before = read_tensors(checkpoint_path(often.path(), 7) + "/model.safetensors"),
                    after = read_tensors(checkpoint_path(often.path(), 8) + "/model.safetensors");
-  EXPECT_LT(farthest(after, gone_on(often.path(), 7, 8, config_of(folder, 3, 2))),
+  EXPECT_LT(farthest(after, gone_on(often.path(), 7, 8, period_config(folder, 3, 2))),
             1e-3 * farthest(before, after));
 }
 
 TEST(UpdatePeriod, NeedsTheMemoryThatWasPredicted) {
   const Folder folder;
-  RunConfig config = config_of(folder, 3), often = config_of(folder, 1);
+  RunConfig config = period_config(folder, 3), often = period_config(folder, 1);
   StepPlanner planner(config), other(often);
   const StepMemory predicted = planner.step(planner.own()),
                    measured = planner.step(planner.own(), Device{});

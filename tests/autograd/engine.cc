@@ -17,20 +17,15 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "tests/autograd/small_tensors.h"
 #include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
 
+using test::leaf;
 using test::message_of;
-
-Tensor leaf(std::vector<double> values) {
-  const auto n = static_cast<int64_t>(values.size());
-  Tensor x = Tensor::from(values, {n});
-  return set_requires_grad(x);
-}
-
-std::vector<double> values_of(const Tensor& x) { return x.to_vector<double>(); }
+using test::values_of;
 
 /// Computes y = 2 x and counts its backward calls in `runs`.
 Tensor twice(const Tensor& x, int* runs) {

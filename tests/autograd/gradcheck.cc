@@ -9,17 +9,16 @@
 #include "ops/elementwise.h"
 #include "ops/random.h"
 #include "ops/shape.h"
+#include "tests/autograd/small_tensors.h"
 
 namespace longspan {
 namespace {
 
+using test::draw;
+
 using Inputs = std::vector<Tensor>;
 using One = std::function<Tensor(const Inputs&)>;
 using Several = std::function<std::vector<Tensor>(const Inputs&)>;
-
-Tensor draw(const Shape& shape, uint64_t key = 1) {
-  return normal(shape, Generator{key}, 0, 1, DType::f64);
-}
 
 /// Computes x^2 with a derivative of factor * x; element `wrong` of the gradient is off by 1e-3.
 Tensor square_with(const Tensor& x, double factor, int64_t wrong) {

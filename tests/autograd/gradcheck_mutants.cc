@@ -14,9 +14,12 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "tests/autograd/small_tensors.h"
 
 namespace longspan {
 namespace {
+
+using test::draw;
 
 using Inputs = std::vector<Tensor>;
 using Outputs = std::vector<Tensor>;
@@ -32,10 +35,6 @@ struct Mutant {
 };
 
 void PrintTo(const Mutant& m, std::ostream* out) { *out << m.name; }
-
-Tensor draw(const Shape& shape, uint64_t key = 1) {
-  return normal(shape, Generator{key}, 0, 1, DType::f64);
-}
 
 /// Computes x^2 with a gradient that `wrong` makes from the right one; `wrong` captures scalars
 /// only.

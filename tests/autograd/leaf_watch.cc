@@ -8,23 +8,16 @@
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "tests/autograd/small_tensors.h"
 #include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
 
 using test::contains;
+using test::leaf;
 using test::message_of;
-
-Tensor leaf(std::vector<double> values) {
-  const auto n = static_cast<int64_t>(values.size());
-  Tensor x = Tensor::from(values, {n});
-  return set_requires_grad(x);
-}
-
-std::vector<double> values_of(const Tensor& x) {
-  return x ? x.to_vector<double>() : std::vector<double>{};
-}
+using test::values_of;
 
 /// The order in which leaves were reported, and their gradients then.
 struct Reports {

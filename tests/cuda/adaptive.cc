@@ -10,6 +10,7 @@
 #include "models/transformer/transformer.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/optimizer.h"
@@ -18,7 +19,7 @@
 namespace longspan {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
+using test::cuda;
 
 class GraphsOfAdaptive : public testing::Test {
  protected:
@@ -27,7 +28,7 @@ class GraphsOfAdaptive : public testing::Test {
   }
 };
 
-TransformerConfig decoder(int64_t div_value) {
+TransformerConfig adaptive_decoder(int64_t div_value) {
   TransformerConfig c;
   c.vocab = 40;
   c.n_layer = 1;
@@ -89,7 +90,7 @@ Trained trained(const TransformerConfig& c, Device device, bool replay) {
 TEST_F(GraphsOfAdaptive, StepsAreThoseOfTheHostAndAreReplayed) {
   for (const int64_t div_value : {1, 2}) {
     SCOPED_TRACE(div_value);
-    const TransformerConfig c = decoder(div_value);
+    const TransformerConfig c = adaptive_decoder(div_value);
     const Trained host = trained(c, {}, false), there = trained(c, cuda, false),
                   again = trained(c, cuda, true);
     EXPECT_EQ(again.refusal, "");

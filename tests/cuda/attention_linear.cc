@@ -2,7 +2,7 @@
 #include "tests/cuda/attention_on_device.h"
 #include "tests/ops/linear_attention.cc"
 
-namespace longspan {
+namespace longspan::linear_test {
 namespace {
 
 using emulated::there;
@@ -86,4 +86,4 @@ TEST(LinearAttentionOnCuda, GradientsOfManySegments) {
 }
 
 }  // namespace
-}  // namespace longspan
+}  // namespace longspan::linear_test

@@ -3,7 +3,7 @@
 #include "tests/cuda/attention_on_device.h"
 #include "tests/ops/lsh.cc"
 
-namespace longspan {
+namespace longspan::lsh_test {
 namespace {
 
 using kernels::LshInputs;
@@ -337,4 +337,4 @@ TEST(LshTensor, HiddenTokensMayHoldAnything) {
 }
 
 }  // namespace
-}  // namespace longspan
+}  // namespace longspan::lsh_test

@@ -18,7 +18,7 @@ namespace {
 
 using namespace cuda;
 
-struct Case {
+struct ScheduleCase {
   AttentionPattern pattern;
   int64_t queries, keys, batch = 1, heads = 1, side_keys = 0;
 };
@@ -109,8 +109,8 @@ AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
   return p;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<ScheduleCase> schedule_cases() {
+  std::vector<ScheduleCase> all;
   const std::vector<std::pair<int64_t, int64_t>> sizes = {
       {1, 1},     {2, 2},   {15, 15}, {17, 17},  {64, 64},   {65, 65},  {100, 100},
       {257, 257}, {1, 257}, {5, 130}, {130, 64}, {200, 850}, {800, 790}};
@@ -130,7 +130,7 @@ std::vector<Case> cases() {
 }
 
 struct Call {
-  explicit Call(const Case& c, const std::vector<int64_t>& q_lengths = {},
+  explicit Call(const ScheduleCase& c, const std::vector<int64_t>& q_lengths = {},
                 const std::vector<int64_t>& k_lengths = {})
       : pattern(resolve(c.pattern, c.queries, c.keys, c.side_keys)) {
     if (!q_lengths.empty()) {
@@ -313,7 +313,7 @@ void check_steps(const Call& call, const std::string& name) {
 }
 
 TEST(AttentionSchedule, EveryPairOnce) {
-  for (const Case& c : cases()) {
+  for (const ScheduleCase& c : schedule_cases()) {
     const std::string name = fmt::format("{} {} {}", c.pattern.name, c.queries, c.keys);
     const Call call(c);
     check_steps<64>(call, name);
@@ -324,7 +324,7 @@ TEST(AttentionSchedule, EveryPairOnce) {
 }
 
 TEST(AttentionSchedule, EveryPairOnceWithLengths) {
-  for (Case c : cases()) {
+  for (ScheduleCase c : schedule_cases()) {
     const std::string name = fmt::format("{} {} {} lengths", c.pattern.name, c.queries, c.keys);
     c.batch = 2;
     const Call call(c, {c.queries / 2, c.queries}, {c.keys, c.keys * 2 / 3});
@@ -417,17 +417,18 @@ AttentionPattern globals(int64_t length, int64_t reach, int64_t rows, int64_t ke
 
 // Returns cases with long walks, most of them split: few queries with many keys, and windows with
 // globals.
-std::vector<Case> long_cases() {
-  std::vector<Case> all;
+std::vector<ScheduleCase> long_cases() {
+  std::vector<ScheduleCase> all;
   for (const int64_t queries : {1, 40, 100}) {
     for (const int64_t keys : {1536, 1537, 3100, 5000}) {
-      for (const Case& c :
-           {Case{patterns::dense(), queries, keys}, Case{patterns::causal(), queries, keys},
-            Case{patterns::local(900), queries, keys},
-            Case{patterns::dilated(40, 0, 2), queries, keys},
-            Case{ragged(queries, keys), queries, keys, 2, 3},
-            Case{everything(queries, keys, keys / 2), queries, keys, 2, 3, keys / 2},
-            Case{everything(queries, 300, keys), queries, 300, 2, 3, keys}}) {
+      for (const ScheduleCase& c :
+           {ScheduleCase{patterns::dense(), queries, keys},
+            ScheduleCase{patterns::causal(), queries, keys},
+            ScheduleCase{patterns::local(900), queries, keys},
+            ScheduleCase{patterns::dilated(40, 0, 2), queries, keys},
+            ScheduleCase{ragged(queries, keys), queries, keys, 2, 3},
+            ScheduleCase{everything(queries, keys, keys / 2), queries, keys, 2, 3, keys / 2},
+            ScheduleCase{everything(queries, 300, keys), queries, 300, 2, 3, keys}}) {
         all.push_back(c);
       }
     }
@@ -545,8 +546,8 @@ struct BothLists {
 };
 
 TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
-  for (const auto& list : {cases(), long_cases()}) {
-    for (const Case& c : list) {
+  for (const auto& list : {schedule_cases(), long_cases()}) {
+    for (const ScheduleCase& c : list) {
       const Call call(c);
       const BothLists lists(call);
       if (HasFailure()) FAIL() << c.pattern.name << " " << c.queries << " " << c.keys;
@@ -604,7 +605,7 @@ void check_splits(const Call& call) {
 }
 
 TEST(AttentionSchedule, SplitsHoldEveryStepOnce) {
-  for (Case c : long_cases()) {
+  for (ScheduleCase c : long_cases()) {
     for (const bool lengths : {false, true}) {
       if (lengths) c.batch = 2;
       const Call call =

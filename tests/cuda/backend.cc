@@ -7,15 +7,16 @@
 #include "core/kernels/matmul.h"
 #include "core/memory.h"
 #include "core/tensor.h"
+#include "tests/harness/device.h"
 
 namespace longspan {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
+using test::cuda;
+using test::has_device;
 
 /// Returns whether this build has the backend, with or without a device to run it.
 bool built_in() { return count_devices.has(DeviceKind::cuda); }
-bool has_device() { return is_available(cuda); }
 
 TEST(CudaBackend, EveryKernelOfTheCpuIsThere) {
   if (!built_in()) GTEST_SKIP() << "skipped: this build has no CUDA backend";

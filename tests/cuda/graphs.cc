@@ -24,6 +24,7 @@
 #include "ops/optim.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/step_graph.h"
@@ -32,7 +33,7 @@
 namespace longspan {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
+using test::cuda;
 
 class Graphs : public testing::Test {
  protected:

@@ -22,6 +22,7 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "ops/sort.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/optimizer.h"
@@ -29,9 +30,8 @@
 namespace longspan {
 namespace {
 
-constexpr Device cuda{DeviceKind::cuda, 0};
-
-bool has_device() { return is_available(cuda); }
+using test::cuda;
+using test::has_device;
 
 using test::message_of;
 using Bytes = std::vector<std::vector<uint8_t>>;

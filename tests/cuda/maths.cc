@@ -16,14 +16,14 @@ using kernels::Comparison;
 using kernels::Unary;
 
 /// A function with parameters and its domain.
-struct Case {
+struct UnaryCase {
   Unary f;
   double alpha = 0, beta = 0;
   bool positive = false;     // defined above zero only
   bool from_result = false;  // its backward is given y
 };
 
-std::vector<Case> cases() {
+std::vector<UnaryCase> unary_cases() {
   return {{Unary::affine, 1.5, -0.25},
           {.f = Unary::exp, .from_result = true},
           {.f = Unary::log, .positive = true},
@@ -52,7 +52,7 @@ std::vector<Case> cases() {
           {.f = Unary::gelu_sigmoid}};
 }
 
-std::vector<double> numbers(const Case& c) {
+std::vector<double> numbers(const UnaryCase& c) {
   std::vector<double> x;
   for (int i = -40; i <= 40; ++i) {
     const double v = 0.173 * i + 0.011;
@@ -83,7 +83,7 @@ void expect_close(double got, double expected, double tolerance, int f, double x
 }
 
 TEST(Maths, FunctionsOfOneNumberAgreeWithTheCpuKernels) {
-  for (const Case& c : cases()) {
+  for (const UnaryCase& c : unary_cases()) {
     const std::vector<double> x = numbers(c);
     const Tensor tx = tensor_of(x);
     const auto y = on_cpu(x.size(), [&](Tensor& to) {

@@ -55,22 +55,22 @@ TEST(WikiHop, RefusesBadFiles) {
   EXPECT_TRUE(contains(message_of<IoError>([] { read_wikihop("{}", "x.json"); }), "x.json: "));
 }
 
-std::vector<Piece> pieces(const std::vector<int32_t>& ids) {
+std::vector<Piece> pieces_of(const std::vector<int32_t>& ids) {
   std::vector<Piece> all;
   for (const int32_t id : ids) all.push_back({.id = id});
   return all;
 }
 
-constexpr ChoiceTokens special{.begin = 1,
-                               .separator = 2,
-                               .question = 3,
-                               .question_end = 4,
-                               .candidate = 5,
-                               .candidate_end = 6};
+constexpr ChoiceTokens kChoiceTokens{.begin = 1,
+                                     .separator = 2,
+                                     .question = 3,
+                                     .question_end = 4,
+                                     .candidate = 5,
+                                     .candidate_end = 6};
 
-const ChoicePieces question{.query = pieces({10, 11}),
-                            .candidates = {pieces({20}), pieces({21, 22})},
-                            .supports = {pieces({30, 31, 32}), pieces({40, 41})}};
+const ChoicePieces kChoiceQuestion{.query = pieces_of({10, 11}),
+                                   .candidates = {pieces_of({20}), pieces_of({21, 22})},
+                                   .supports = {pieces_of({30, 31, 32}), pieces_of({40, 41})}};
 
 using Ids = std::vector<int32_t>;
 
@@ -84,40 +84,43 @@ TEST(ChoiceWindows, ShareOutTheSupports) {
     EXPECT_EQ(w.question_end, 12);  // the separator is not global
     EXPECT_EQ(w.marks, (std::vector<int64_t>{5, 8}));
   };
-  const auto one = choice_windows(question, special, 20);  // as many windows as needed
+  const auto one = choice_windows(kChoiceQuestion, kChoiceTokens, 20);  // as many windows as needed
   ASSERT_EQ(one.size(), 1u);
   expect(one[0], {30, 31, 32, 2, 40, 41});
-  const auto two = choice_windows(question, special, 18);
+  const auto two = choice_windows(kChoiceQuestion, kChoiceTokens, 18);
   ASSERT_EQ(two.size(), 2u);
   expect(two[0], {30, 31, 32, 2});
   expect(two[1], {40, 41});
-  EXPECT_EQ(choice_windows(question, special, 15).size(), 6u);
+  EXPECT_EQ(choice_windows(kChoiceQuestion, kChoiceTokens, 15).size(), 6u);
 
-  ChoicePieces bare = question;
+  ChoicePieces bare = kChoiceQuestion;
   bare.supports = {};
-  const auto none = choice_windows(bare, special, 15);
+  const auto none = choice_windows(bare, kChoiceTokens, 15);
   ASSERT_EQ(none.size(), 1u);
   expect(none[0], {});
 }
 
 TEST(ChoiceWindows, Rejects) {
-  EXPECT_TRUE(contains(message_of<ValueError>([] { choice_windows(question, special, 14); }),
-                       "2 candidates of 14 tokens; expected 15 or more"));
-  ChoicePieces bare = question;
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([] { choice_windows(kChoiceQuestion, kChoiceTokens, 14); }),
+               "2 candidates of 14 tokens; expected 15 or more"));
+  ChoicePieces bare = kChoiceQuestion;
   bare.candidates = {};
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { choice_windows(bare, special, 99); }),
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { choice_windows(bare, kChoiceTokens, 99); }),
                        "no candidates"));
-  ChoiceTokens lacking = special;
+  ChoiceTokens lacking = kChoiceTokens;
   lacking.candidate_end = -1;
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { choice_windows(question, lacking, 99); }),
-                       "candidate_end is -1"));
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { choice_windows(kChoiceQuestion, lacking, 99); }),
+               "candidate_end is -1"));
   EXPECT_THROW(choice_batch({}), ValueError);
 }
 
 TEST(ChoiceBatch, KnowsThePlacesOfEveryMark) {
-  const ChoicePieces small{.query = pieces({10}), .candidates = {pieces({20})}, .supports = {}};
-  const std::vector<std::vector<ChoiceWindow>> questions = {choice_windows(small, special, 20),
-                                                            choice_windows(question, special, 18)};
+  const ChoicePieces small{
+      .query = pieces_of({10}), .candidates = {pieces_of({20})}, .supports = {}};
+  const std::vector<std::vector<ChoiceWindow>> questions = {
+      choice_windows(small, kChoiceTokens, 20), choice_windows(kChoiceQuestion, kChoiceTokens, 18)};
   const ChoiceBatch b = choice_batch(questions);
   ASSERT_EQ(to_string(b.tokens.shape()), "[3, 18]");
   EXPECT_EQ(b.lengths.to_vector<int64_t>(), (std::vector<int64_t>{9, 18, 16}));
@@ -127,7 +130,7 @@ TEST(ChoiceBatch, KnowsThePlacesOfEveryMark) {
   const std::vector<int64_t> tokens = b.tokens.to_vector<int64_t>();
   for (const int64_t place : b.places.to_vector<int64_t>()) {
     if (place < 0) continue;
-    EXPECT_EQ(tokens[static_cast<size_t>(place)], special.candidate);
+    EXPECT_EQ(tokens[static_cast<size_t>(place)], kChoiceTokens.candidate);
   }
   const std::vector<uint8_t> global = b.global.to_vector<uint8_t>();
   for (size_t i = 0; i < 54; ++i) {

@@ -28,7 +28,7 @@ using Places = std::vector<int64_t>;
 
 /// Returns n sentences; sentence i of document d has the tokens 100 d + i, as many as i + 1, and an
 /// end token.
-TokenDocument numbered(int32_t d, int32_t n) {
+TokenDocument numbered_document(int32_t d, int32_t n) {
   TokenDocument out;
   for (int32_t i = 0; i < n; ++i) {
     std::vector<int32_t> s(static_cast<size_t>(i + 1), 100 * d + i);
@@ -46,7 +46,8 @@ TEST(Hibert, MasksHaveTheirStatistics) {
        {std::pair{1, 1}, {6, 1}, {13, 1}, {14, 2}, {20, 3}, {30, 4}, {33, 4}, {34, 5}, {200, 5}}) {
     EXPECT_EQ(masked_count(n, masking), expected) << n;
   }
-  const TokenDocument a = numbered(1, 30), b = numbered(2, 13), c = numbered(3, 1);
+  const TokenDocument a = numbered_document(1, 30), b = numbered_document(2, 13),
+                      c = numbered_document(3, 1);
   const TokenDocument* batch[] = {&a, &b, &c};
   int64_t draws = 0, masked = 0, kept = 0, replaced = 0;
   std::vector<int64_t> of_a(30, 0);
@@ -269,28 +270,28 @@ TEST(Documents, StoriesHaveHighlights) {
                "follows another"));
 }
 
-void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 TEST(Documents, AreReadFromArticlesSummariesAndLabels) {
   const Folder folder;
   const DataPlace place{.root = "", .data = "documents=" + folder.path()};
   const std::string missing = message_of<IoError>([&] { open_documents("documents", place, 0); });
   EXPECT_TRUE(contains(missing, "documents lacks train.article, plain or with .gz")) << missing;
-  write(folder / "train.article", "a b <S_SEP> c\n\nd <S_SEP> e <S_SEP> f\n");
+  write_text(folder / "train.article", "a b <S_SEP> c\n\nd <S_SEP> e <S_SEP> f\n");
   std::vector<Document> all = open_documents("documents", place, 0);
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0].article, (Strings{"a b", "c"}));
   EXPECT_TRUE(all[1].article.empty());
   EXPECT_TRUE(all[2].summary.empty());
   EXPECT_TRUE(open_documents("documents", place, 1).empty());
-  write(folder / "train.summary", "b\n\nd\n");
-  write(folder / "train.label", "T F\n\nF  T F \n");
+  write_text(folder / "train.summary", "b\n\nd\n");
+  write_text(folder / "train.label", "T F\n\nF  T F \n");
   all = open_documents("documents", place, 0);
   EXPECT_EQ(all[0].summary, Strings{"b"});
   EXPECT_EQ(all[0].labels, (std::vector<uint8_t>{1, 0}));
   EXPECT_EQ(all[2].labels, (std::vector<uint8_t>{0, 1, 0}));
   const auto message = [&](const std::string& labels) {
-    write(folder / "train.label", labels);
+    write_text(folder / "train.label", labels);
     return message_of<IoError>([&] { open_documents("documents", place, 0); });
   };
   EXPECT_TRUE(contains(message("T\n\nF T F\n"), "line 1 has 1 labels, and the article 2"));
@@ -299,7 +300,7 @@ TEST(Documents, AreReadFromArticlesSummariesAndLabels) {
   EXPECT_TRUE(contains(message("T F\n\nF TT F\n"), "line 3 has other text than T and F"));
   EXPECT_TRUE(contains(message("T F\n"), "1 lines for 3 documents"));
   std::filesystem::remove(folder / "train.label");
-  write(folder / "train.summary", "b\n");
+  write_text(folder / "train.summary", "b\n");
   EXPECT_TRUE(contains(message_of<IoError>([&] { open_documents("documents", place, 0); }),
                        "3 articles and 1 summaries"));
 }
@@ -308,9 +309,10 @@ TEST(Documents, AreReadFromStories) {
   const Folder folder;
   const DataPlace place{.root = "", .data = "documents=" + folder.path()};
   for (int i = 0; i < 10; ++i) {
-    write(folder / fmt::format("{}.story", i), fmt::format("Text {}.\n\n@highlight\n\nh\n", i));
+    write_text(folder / fmt::format("{}.story", i),
+               fmt::format("Text {}.\n\n@highlight\n\nh\n", i));
   }
-  write(folder / "other.txt", "no story");
+  write_text(folder / "other.txt", "no story");
   const auto count = [&](int part, const std::string& split) {
     return open_documents("documents", place, part, split).size();
   };
@@ -320,7 +322,7 @@ TEST(Documents, AreReadFromStories) {
   EXPECT_EQ(open_documents("documents", place, 2, "60/30/10")[0].article, Strings{"Text 9."});
   EXPECT_EQ(missing_files(find_data_set("documents"), place), "");
   std::filesystem::create_directory(folder / "valid");
-  write(folder / "valid/a.story", "One. Two.");
+  write_text(folder / "valid/a.story", "One. Two.");
   EXPECT_EQ(count(0, ""), 0u);
   EXPECT_EQ(count(1, ""), 1u);
 }

@@ -12,7 +12,7 @@ namespace {
 using test::contains;
 using test::message_of;
 
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::vector<uint8_t> byte_vector(std::string_view text) { return {text.begin(), text.end()}; }
 
 std::string letters_of(const Sequences& s, std::string_view alphabet) {
   std::string text;
@@ -70,7 +70,7 @@ std::string wav(const std::vector<int16_t>& samples, int kind = 1, int channels 
 
 TEST(Wav, ReadsSamples) {
   const std::vector<int16_t> samples = {0, 1, -1, 32767, -32768, 258};
-  const Recording r = read_wav(bytes_of(wav(samples)), "x");
+  const Recording r = read_wav(byte_vector(wav(samples)), "x");
   EXPECT_EQ(r.rate, 8000);
   EXPECT_EQ(r.samples, samples);
 }
@@ -78,7 +78,7 @@ TEST(Wav, ReadsSamples) {
 TEST(Wav, RefusesWhatItCannotRead) {
   const std::string good = wav({1, 2, 3, 4});
   const auto message = [](const std::string& bytes) {
-    return message_of<IoError>([&] { read_wav(bytes_of(bytes), "x.wav"); });
+    return message_of<IoError>([&] { read_wav(byte_vector(bytes), "x.wav"); });
   };
   for (size_t length = 0; length < good.size(); ++length) {
     EXPECT_TRUE(contains(message(good.substr(0, length)), "x.wav")) << length;

@@ -20,35 +20,35 @@ using test::message_of;
 using test::read_bytes;
 using test::write_bytes;
 
-std::string golden(const std::string& name) {
+std::string hub_golden(const std::string& name) {
   return LONGSPAN_SOURCE_DIR "/tests/oracles/golden/hub/" + name;
 }
 
-const Json& cases() {
-  static const Json json = parse_json(read_bytes(golden("cases.json")));
+const Json& hub_cases() {
+  static const Json json = parse_json(read_bytes(hub_golden("cases.json")));
   return json;
 }
 
 /// The tokenizers of the goldens, by name.
-const std::map<std::string, std::unique_ptr<HubTokenizer>>& tokenizers() {
+const std::map<std::string, std::unique_ptr<HubTokenizer>>& hub_tokenizers() {
   static const auto all = [] {
     std::map<std::string, std::unique_ptr<HubTokenizer>> t;
-    for (const JsonMember& one : cases()["expected"].object()) {
-      t[one.name] = open_hub_tokenizer(golden(one.name));
+    for (const JsonMember& one : hub_cases()["expected"].object()) {
+      t[one.name] = open_hub_tokenizer(hub_golden(one.name));
     }
     return t;
   }();
   return all;
 }
 
-std::string fnv(std::string_view text) {
+std::string text_hash(std::string_view text) {
   uint64_t h = 0xCBF29CE484222325u;
   for (const char c : text) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
   return fmt::format("{:016x}", h);
 }
 
 template <class T>
-std::string numbers(const std::vector<T>& values) {
+std::string joined_numbers(const std::vector<T>& values) {
   std::string text;
   for (const auto& value : values) text += (text.empty() ? "" : " ") + fmt::format("{}", value);
   return text;
@@ -65,11 +65,11 @@ std::string shown(const HubEncoding& row, const std::vector<std::string>& texts,
       span = in_code_points(texts.at(static_cast<size_t>(text)), {&row.spans[i], 1})[0];
     spans.insert(spans.end(), {span.begin, span.end});
   }
-  return numbers(row.ids) + ";" + numbers(row.types) + ";" + numbers(spans) + ";" +
-         numbers(row.words);
+  return joined_numbers(row.ids) + ";" + joined_numbers(row.types) + ";" + joined_numbers(spans) +
+         ";" + joined_numbers(row.words);
 }
 
-std::vector<std::string> words_of(const std::string& text) {
+std::vector<std::string> split_at_spaces(const std::string& text) {
   std::vector<std::string> words = {""};
   for (const char c : text) {
     if (c == ' ') {
@@ -83,22 +83,24 @@ std::vector<std::string> words_of(const std::string& text) {
 
 TEST(HubTokenizer, MakesTheRowsOfThePackage) {
   int compared = 0;
-  for (const auto& [name, t] : tokenizers()) {
-    const Json& expected = cases()["expected"][name];
-    for (size_t i = 0; i < cases()["texts"].array().size(); ++i) {
-      const std::string& text = cases()["texts"].array()[i].string();
+  for (const auto& [name, t] : hub_tokenizers()) {
+    const Json& expected = hub_cases()["expected"][name];
+    for (size_t i = 0; i < hub_cases()["texts"].array().size(); ++i) {
+      const std::string& text = hub_cases()["texts"].array()[i].string();
       const auto hash = [&](const char* kind) { return expected[kind].array().at(i).string(); };
       const HubEncoding row = t->encode_text(text, {.special = false}),
                         whole = t->encode_text(text);
-      EXPECT_EQ(fnv(shown(row, {text})), hash("texts")) << name << ": " << text << "\n"
-                                                        << shown(row, {text});
-      EXPECT_EQ(fnv(shown(whole, {text})), hash("template")) << name << ": " << text;
+      EXPECT_EQ(text_hash(shown(row, {text})), hash("texts")) << name << ": " << text << "\n"
+                                                              << shown(row, {text});
+      EXPECT_EQ(text_hash(shown(whole, {text})), hash("template")) << name << ": " << text;
       EXPECT_EQ(t->encode(text), row.ids) << name << ": " << text;
-      EXPECT_EQ(fnv(t->text(whole.ids, false)), hash("decoded"))
+      EXPECT_EQ(text_hash(t->text(whole.ids, false)), hash("decoded"))
           << name << ": " << t->text(whole.ids, false);
-      EXPECT_EQ(fnv(t->text(whole.ids)), hash("skipped")) << name << ": " << t->text(whole.ids);
-      const HubEncoding words = t->encode_words(words_of(text));
-      EXPECT_EQ(fnv(shown(words, words_of(text), true)), hash("words")) << name << ": " << text;
+      EXPECT_EQ(text_hash(t->text(whole.ids)), hash("skipped"))
+          << name << ": " << t->text(whole.ids);
+      const HubEncoding words = t->encode_words(split_at_spaces(text));
+      EXPECT_EQ(text_hash(shown(words, split_at_spaces(text), true)), hash("words"))
+          << name << ": " << text;
       ++compared;
     }
   }
@@ -106,31 +108,32 @@ TEST(HubTokenizer, MakesTheRowsOfThePackage) {
 }
 
 TEST(HubTokenizer, MakesThePairsOfThePackage) {
-  for (const auto& [name, t] : tokenizers()) {
-    const Json& expected = cases()["expected"][name];
-    for (size_t i = 0; i < cases()["pairs"].array().size(); ++i) {
-      const std::string a = cases()["pairs"].array()[i].array()[0].string();
-      const std::string b = cases()["pairs"].array()[i].array()[1].string();
-      EXPECT_EQ(fnv(shown(t->encode_pair(a, b), {a, b})), expected["pairs"].array().at(i).string())
+  for (const auto& [name, t] : hub_tokenizers()) {
+    const Json& expected = hub_cases()["expected"][name];
+    for (size_t i = 0; i < hub_cases()["pairs"].array().size(); ++i) {
+      const std::string a = hub_cases()["pairs"].array()[i].array()[0].string();
+      const std::string b = hub_cases()["pairs"].array()[i].array()[1].string();
+      EXPECT_EQ(text_hash(shown(t->encode_pair(a, b), {a, b})),
+                expected["pairs"].array().at(i).string())
           << name << ": " << a << " | " << b;
     }
   }
 }
 
 TEST(HubTokenizer, TruncatesAndPadsAsThePackage) {
-  for (const auto& [name, t] : tokenizers()) {
-    const Json& expected = cases()["expected"][name];
+  for (const auto& [name, t] : hub_tokenizers()) {
+    const Json& expected = hub_cases()["expected"][name];
     size_t at = 0;
     for (const int64_t length : {8, 9, 10, 12}) {
       for (size_t i = 3; i < 5; ++i, ++at) {
-        const Json& pair = cases()["pairs"].array()[i];
+        const Json& pair = hub_cases()["pairs"].array()[i];
         HubEncoding row = t->encode_pair(pair.array()[0].string(), pair.array()[1].string(),
                                          {.max_length = length, .pad_to = 14, .pad_left = true});
         for (size_t k = 0; k < row.ids.size(); ++k) {
           if (row.mask[k] == 0) row.ids[k] = 1;
         }
-        EXPECT_EQ(fnv(numbers(row.ids)), expected["truncated"].array().at(at).string())
-            << name << ": " << length << ": " << numbers(row.ids);
+        EXPECT_EQ(text_hash(joined_numbers(row.ids)), expected["truncated"].array().at(at).string())
+            << name << ": " << length << ": " << joined_numbers(row.ids);
       }
     }
   }
@@ -139,15 +142,15 @@ TEST(HubTokenizer, TruncatesAndPadsAsThePackage) {
 TEST(HubTokenizer, MakesTheWindowsOfThePackage) {
   std::string context;
   for (size_t i = 5; i < 9; ++i)
-    context += (i == 5 ? "" : " ") + cases()["texts"].array()[i].string();
-  for (const auto& [name, t] : tokenizers()) {
+    context += (i == 5 ? "" : " ") + hub_cases()["texts"].array()[i].string();
+  for (const auto& [name, t] : hub_tokenizers()) {
     for (const bool left : {false, true}) {
       std::vector<HubEncoding> rows = t->windows("short", context,
                                                  {.max_length = 60,
                                                   .truncation = HubTruncation::only_second,
                                                   .stride = 3,
                                                   .truncate_left = left});
-      const Json& expected = cases()["expected"][name]["windows"].array().at(left ? 1 : 0);
+      const Json& expected = hub_cases()["expected"][name]["windows"].array().at(left ? 1 : 0);
       ASSERT_EQ(rows.size(), expected.array().size()) << name;
       EXPECT_GE(rows.size(), 2u) << name;
       std::set<int32_t> types;  // of the second text
@@ -155,7 +158,7 @@ TEST(HubTokenizer, MakesTheWindowsOfThePackage) {
         const auto second = std::find(rows[i].sequences.begin(), rows[i].sequences.end(), 1);
         types.insert(rows[i].types.at(static_cast<size_t>(second - rows[i].sequences.begin())));
         rows[i].types.clear();
-        EXPECT_EQ(fnv(shown(rows[i], {"short", context})), expected.array()[i].string())
+        EXPECT_EQ(text_hash(shown(rows[i], {"short", context})), expected.array()[i].string())
             << name << i;
       }
       EXPECT_EQ(types.size(), 1u) << name;
@@ -164,18 +167,18 @@ TEST(HubTokenizer, MakesTheWindowsOfThePackage) {
 }
 
 TEST(HubTokenizer, ReadsWhatItWrites) {
-  for (const auto& [name, t] : tokenizers()) {
+  for (const auto& [name, t] : hub_tokenizers()) {
     const HubTokenizer again(parse_json(to_string(t->json())), {}, name);
     EXPECT_EQ(again.hash(), t->hash()) << name;
-    for (const Json& text : cases()["texts"].array()) {
+    for (const Json& text : hub_cases()["texts"].array()) {
       EXPECT_EQ(again.encode_text(text.string()), t->encode_text(text.string())) << name;
     }
   }
 }
 
 TEST(HubTokenizer, LeavesNamesOfSpecialTokensInTextsIfAsked) {
-  const auto t = open_hub_tokenizer(golden("wordpiece"), {.special_in_text = false});
-  const HubTokenizer& all = *tokenizers().at("wordpiece");
+  const auto t = open_hub_tokenizer(hub_golden("wordpiece"), {.special_in_text = false});
+  const HubTokenizer& all = *hub_tokenizers().at("wordpiece");
   EXPECT_EQ(all.encode("[MASK]"), std::vector<int32_t>{all.find("[MASK]")});
   EXPECT_GT(t->encode("[MASK]").size(), 2u);
   EXPECT_EQ(t->encode("newword"),
@@ -186,7 +189,7 @@ TEST(HubTokenizer, LeavesNamesOfSpecialTokensInTextsIfAsked) {
 TEST(HubTokenizer, TakesAnyBytes) {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += static_cast<char>((i * 7919 + i * i * 31) >> 3 & 0xFF);
-  for (const auto& [name, t] : tokenizers()) {
+  for (const auto& [name, t] : hub_tokenizers()) {
     int64_t last = 0;
     for (const Piece& piece : t->pieces(text)) {
       EXPECT_GE(piece.begin, last) << name;
@@ -196,14 +199,14 @@ TEST(HubTokenizer, TakesAnyBytes) {
     }
     t->text(t->encode(text));
   }
-  const HubTokenizer& bytes = *tokenizers().at("roberta");
+  const HubTokenizer& bytes = *hub_tokenizers().at("roberta");
   EXPECT_EQ(bytes.decode(bytes.encode(text)), text);
 }
 
 TEST(HubTokenizer, GivesEqualIdsToSeveralThreads) {
-  const HubTokenizer& t = *tokenizers().at("unigram");
+  const HubTokenizer& t = *hub_tokenizers().at("unigram");
   std::string text;
-  for (const Json& one : cases()["texts"].array()) text += one.string() + " ";
+  for (const Json& one : hub_cases()["texts"].array()) text += one.string() + " ";
   const std::vector<int32_t> expected = t.encode(text);
   std::vector<std::thread> threads;
   std::vector<int> equal(4, 0);
@@ -236,7 +239,7 @@ bool is_empty_plane(int32_t begin) {
 }
 
 TEST(HubTokenizer, NormalizesEveryCodePointAsThePackage) {
-  const Json& every = cases()["every"];
+  const Json& every = hub_cases()["every"];
   for (const char* name :
        {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "clusters"}) {
     const bool clusters = std::string_view(name) == "clusters";
@@ -267,7 +270,8 @@ TEST(HubTokenizer, NormalizesEveryCodePointAsThePackage) {
         made += text.bytes + "\n";
       }
       if (made.empty()) continue;
-      EXPECT_EQ(fnv(made), every[name].array().at(block).string()) << name << " from " << begin;
+      EXPECT_EQ(text_hash(made), every[name].array().at(block).string())
+          << name << " from " << begin;
       ++block;
     }
   }
@@ -301,7 +305,7 @@ TEST(HubTokenizer, SplitsAtEveryCodePointAsThePackage) {
         made += line + "\n";
       }
       if (made.empty()) continue;
-      EXPECT_EQ(fnv(made), cases()["every"][name].array().at(block).string())
+      EXPECT_EQ(text_hash(made), hub_cases()["every"][name].array().at(block).string())
           << name << " from " << begin;
       ++block;
     }
@@ -407,7 +411,7 @@ TEST(HubTokenizer, ListsAllThatIsWrongAtOnce) {
 }
 
 TEST(HubTokenizer, RefusesRowsThatCannotBe) {
-  const HubTokenizer& t = *tokenizers().at("wordpiece");
+  const HubTokenizer& t = *hub_tokenizers().at("wordpiece");
   EXPECT_TRUE(contains(message_of<ValueError>([&] { t.encode_text("a b c", {.max_length = 1}); }),
                        "no room for the 2"));
   EXPECT_THROW(t.encode_text("a b c", {.max_length = 4, .truncation = HubTruncation::only_second}),
@@ -513,7 +517,7 @@ TEST_F(HubFolder, FilesOfOlderReleasesMakeATokenizer) {
   config(R"({"tokenizer_class":"BertTokenizer","do_lower_case":true})");
   const auto t = open();
   const auto plain = open_word_pieces(folder_ / "vocab.txt");
-  for (const Json& text : cases()["texts"].array()) {
+  for (const Json& text : hub_cases()["texts"].array()) {
     if (contains(text.string(), "[")) continue;  // names of special tokens
     EXPECT_EQ(t->encode(text.string()), plain->encode(text.string())) << text.string();
   }
@@ -589,7 +593,7 @@ TEST_F(HubFolder, WritesOwnTokenizersWithEqualIds) {
     write_hub_tokenizer(*own[i], folder.path());
     const auto again = open_hub_tokenizer(folder.path());
     int compared = 0;
-    for (const Json& one : cases()["texts"].array()) {
+    for (const Json& one : hub_cases()["texts"].array()) {
       const std::string& s = one.string();
       if (contains(s, "[") || contains(s, "<") || contains(s, "\u2581")) continue;
       EXPECT_EQ(again->encode(s), own[i]->encode(s)) << i << ": " << s;
@@ -609,11 +613,11 @@ TEST_F(HubFolder, WritesOwnTokenizersWithEqualIds) {
 }
 
 TEST_F(HubFolder, WritesWhatItHasRead) {
-  for (const auto& [name, t] : tokenizers()) {
+  for (const auto& [name, t] : hub_tokenizers()) {
     const Folder folder;
     write_hub_tokenizer(*t, folder.path());
     const auto again = open_hub_tokenizer(folder.path());
-    for (const Json& text : cases()["texts"].array()) {
+    for (const Json& text : hub_cases()["texts"].array()) {
       EXPECT_EQ(again->encode_text(text.string()), t->encode_text(text.string())) << name;
     }
   }

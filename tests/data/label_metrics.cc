@@ -7,6 +7,7 @@
 #include "data/scores/entities.h"
 #include "data/scores/squad.h"
 #include "data/stemmer.h"
+#include "tests/data/json_lists.h"
 #include "tests/harness/scratch.h"
 
 namespace longspan {
@@ -14,11 +15,11 @@ namespace {
 
 using test::contains;
 using test::message_of;
-
-using Texts = std::vector<std::string>;
+using test::numbers_of;
+using test::texts_of;
 
 /// What the packages say; tests/long/metrics.py gives a file with more cases.
-const Json& golden() {
+const Json& label_metrics_golden() {
   static const Json json = [] {
     const char* path = std::getenv("LONGSPAN_TEST_METRICS");
     return parse_json(test::read_bytes(path != nullptr ? path
@@ -26,19 +27,6 @@ const Json& golden() {
                                            "/tests/oracles/golden/text/label_metrics.json"));
   }();
   return json;
-}
-
-template <class T>
-std::vector<T> numbers(const Json& array) {
-  std::vector<T> all;
-  for (const Json& item : array.array()) all.push_back(static_cast<T>(item.number()));
-  return all;
-}
-
-Texts texts(const Json& array) {
-  Texts all;
-  for (const Json& item : array.array()) all.push_back(item.string());
-  return all;
 }
 
 Average average_named(const std::string& name) {
@@ -49,17 +37,17 @@ Average average_named(const std::string& name) {
 }
 
 void expect_scores(const ClassScores& ours, const Json& expected, const std::string& of) {
-  const std::vector<double> e = numbers<double>(expected);
+  const std::vector<double> e = numbers_of<double>(expected);
   EXPECT_NEAR(ours.precision, e[0], 1e-12) << of;
   EXPECT_NEAR(ours.recall, e[1], 1e-12) << of;
   EXPECT_NEAR(ours.f1, e[2], 1e-12) << of;
 }
 
 TEST(LabelMetrics, ClassesOfScikitLearn) {
-  for (const Json& c : golden()["classes"].array()) {
+  for (const Json& c : label_metrics_golden()["classes"].array()) {
     const std::string text = to_string(c);
     ConfusionMatrix m(c["classes"].integer());
-    m.add(numbers<int32_t>(c["predictions"]), numbers<int32_t>(c["labels"]));
+    m.add(numbers_of<int32_t>(c["predictions"]), numbers_of<int32_t>(c["labels"]));
     EXPECT_NEAR(m.accuracy(), c["accuracy"].number(), 1e-12) << text;
     EXPECT_NEAR(m.matthews(), c["matthews"].number(), 1e-12) << text;
     for (const JsonMember& a : c["averages"].object()) {
@@ -75,20 +63,20 @@ TEST(LabelMetrics, ClassesOfScikitLearn) {
     if (const Json* binary = c.find("binary")) {
       EXPECT_NEAR(m.of(1).f1(), binary->number(), 1e-12) << text;
     }
-    const std::vector<float> weights = balanced_weights(numbers<int64_t>(c["samples"]));
-    const std::vector<float> expected = numbers<float>(c["weights"]);
+    const std::vector<float> weights = balanced_weights(numbers_of<int64_t>(c["samples"]));
+    const std::vector<float> expected = numbers_of<float>(c["weights"]);
     for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], expected[i], 1e-5) << text;
   }
 }
 
 TEST(LabelMetrics, SeveralLabelsOfScikitLearn) {
-  for (const Json& c : golden()["several"].array()) {
+  for (const Json& c : label_metrics_golden()["several"].array()) {
     const std::string text = to_string(c);
-    const std::vector<float> thresholds = numbers<float>(c["thresholds"]);
+    const std::vector<float> thresholds = numbers_of<float>(c["thresholds"]);
     LabelCounts counts(std::ssize(c["labels"].array()[0].array()));
     for (size_t i = 0; i < c["labels"].array().size(); ++i) {
-      counts.add(numbers<float>(c["scores"].array()[i]), thresholds,
-                 numbers<int32_t>(c["labels"].array()[i]));
+      counts.add(numbers_of<float>(c["scores"].array()[i]), thresholds,
+                 numbers_of<int32_t>(c["labels"].array()[i]));
     }
     EXPECT_NEAR(counts.accuracy(), c["accuracy"].number(), 1e-12) << text;
     for (const JsonMember& a : c["averages"].object()) {
@@ -101,11 +89,11 @@ TEST(LabelMetrics, SeveralLabelsOfScikitLearn) {
 }
 
 TEST(LabelMetrics, EntitiesOfSeqeval) {
-  for (const Json& c : golden()["entities"].array()) {
+  for (const Json& c : label_metrics_golden()["entities"].array()) {
     const std::string text = to_string(c);
     EntityScores scores;
     for (size_t i = 0; i < c["tags"].array().size(); ++i) {
-      scores.add(texts(c["predictions"].array()[i]), texts(c["tags"].array()[i]));
+      scores.add(texts_of(c["predictions"].array()[i]), texts_of(c["tags"].array()[i]));
     }
     EXPECT_NEAR(scores.accuracy(), c["accuracy"].number(), 1e-12) << text;
     expect_scores(scores.overall().scores(), c["overall"], text);
@@ -126,9 +114,10 @@ TEST(LabelMetrics, RougeWithStems) {
   RougeScores means;
   means.stem = Stem::porter;
   double sum = 0;
-  for (const Json& c : golden()["summaries"].array()) {
+  for (const Json& c : label_metrics_golden()["summaries"].array()) {
     const std::string summary = c["summary"].string(), reference = c["reference"].string();
-    const Texts ours = rouge_sentences(summary), right = rouge_sentences(reference);
+    const std::vector<std::string> ours = rouge_sentences(summary),
+                                   right = rouge_sentences(reference);
     for (const Stem stem : {Stem::none, Stem::porter}) {
       const auto expect = [&](const std::string& name, const Overlap& o) {
         expect_scores({o.precision, o.recall, o.f1()},
@@ -140,17 +129,17 @@ TEST(LabelMetrics, RougeWithStems) {
       expect("rougeLsum", rouge_lsum(ours, right, stem));
     }
     means.add(ours, right);
-    sum += numbers<double>(c["rougeLsum_stem"])[2];
+    sum += numbers_of<double>(c["rougeLsum_stem"])[2];
   }
   EXPECT_NEAR(means.rouge_lsum, sum / static_cast<double>(means.documents), 1e-12);
 }
 
 TEST(LabelMetrics, SquadOfItsEvaluation) {
-  for (const Json& c : golden()["squad"].array()) {
+  for (const Json& c : label_metrics_golden()["squad"].array()) {
     const std::string text = to_string(c);
     SquadScores scores;
     for (size_t i = 0; i < c["answers"].array().size(); ++i) {
-      scores.add(c["answers"].array()[i].string(), texts(c["references"].array()[i]),
+      scores.add(c["answers"].array()[i].string(), texts_of(c["references"].array()[i]),
                  c["scores"].array()[i].number());
     }
     const SquadFigures f = scores.figures(c["threshold"].number());
@@ -173,7 +162,7 @@ TEST(LabelMetrics, SquadOfItsEvaluation) {
 }
 
 /// Pieces of words that are separated by single spaces.
-std::vector<Piece> pieces_of(const Texts& words, std::string& text) {
+std::vector<Piece> pieces_of(const std::vector<std::string>& words, std::string& text) {
   std::vector<Piece> pieces;
   for (const std::string& word : words) {
     if (!text.empty()) text += ' ';
@@ -186,15 +175,15 @@ std::vector<Piece> pieces_of(const Texts& words, std::string& text) {
 
 std::vector<std::vector<float>> rows(const Json& array) {
   std::vector<std::vector<float>> all;
-  for (const Json& row : array.array()) all.push_back(numbers<float>(row));
+  for (const Json& row : array.array()) all.push_back(numbers_of<float>(row));
   return all;
 }
 
 TEST(LabelMetrics, AnswersOfTheLogits) {
-  for (const Json& c : golden()["answers"].array()) {
+  for (const Json& c : label_metrics_golden()["answers"].array()) {
     const std::string text = to_string(c);
     std::string context;
-    const std::vector<Piece> pieces = pieces_of(texts(c["words"]), context);
+    const std::vector<Piece> pieces = pieces_of(texts_of(c["words"]), context);
     const std::vector<Piece> question(static_cast<size_t>(c["asked"].integer()), Piece{.id = 4});
     SpecialIds special;
     special.begin = 1;
@@ -263,8 +252,9 @@ TEST(LabelMetrics, RefuseWhatTheyCannotCount) {
   EXPECT_THROW(balanced_weights(std::vector<int64_t>{0, 0}), ValueError);
   EXPECT_THROW(balanced_weights(std::vector<int64_t>{1, -1}), ValueError);
   EntityScores entities;
-  EXPECT_THROW(entities.add(Texts{"O"}, Texts{}), ValueError);
-  EXPECT_THROW(entities.add(Texts{"O"}, Texts{""}), ValueError);
+  EXPECT_THROW(entities.add(std::vector<std::string>{"O"}, std::vector<std::string>{}), ValueError);
+  EXPECT_THROW(entities.add(std::vector<std::string>{"O"}, std::vector<std::string>{""}),
+               ValueError);
   EXPECT_EQ(entities.words(), 0);
   EXPECT_EQ(entities.overall().f1(), 0);
   SquadScores squad;

@@ -6,6 +6,7 @@
 #include "core/generator.h"
 #include "core/memory.h"
 #include "data/io/json.h"
+#include "tests/data/json_lists.h"
 #include "tests/harness/scratch.h"
 #include "train/roc_areas.h"
 
@@ -14,29 +15,16 @@ namespace {
 
 using test::contains;
 using test::message_of;
+using test::numbers_of;
+using test::texts_of;
 
-using Texts = std::vector<std::string>;
-
-const Json& golden() {
+const Json& metrics_golden() {
   static const Json json =
       parse_json(test::read_bytes(LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/metrics.json"));
   return json;
 }
 
-Texts texts(const Json& array) {
-  Texts all;
-  for (const Json& item : array.array()) all.push_back(item.string());
-  return all;
-}
-
-template <class T>
-std::vector<T> numbers(const Json& array) {
-  std::vector<T> all;
-  for (const Json& item : array.array()) all.push_back(static_cast<T>(item.number()));
-  return all;
-}
-
-std::string joined(const Texts& sentences) {
+std::string joined(const std::vector<std::string>& sentences) {
   std::string text;
   for (const std::string& s : sentences) text += (text.empty() ? "" : " ") + s;
   return text;
@@ -45,10 +33,11 @@ std::string joined(const Texts& sentences) {
 TEST(TasksAndData, RougeOfTheReference) {
   RougeScores mean;
   double sum = 0;
-  for (const Json& c : golden()["rouge"].array()) {
-    const Texts summary = texts(c["summary"]), reference = texts(c["reference"]);
+  for (const Json& c : metrics_golden()["rouge"].array()) {
+    const std::vector<std::string> summary = texts_of(c["summary"]),
+                                   reference = texts_of(c["reference"]);
     const auto expect = [&](const char* name, const Overlap& ours) {
-      const std::vector<double> expected = numbers<double>(c[name]);
+      const std::vector<double> expected = numbers_of<double>(c[name]);
       EXPECT_NEAR(ours.precision, expected[0], 1e-12) << name << ' ' << joined(summary);
       EXPECT_NEAR(ours.recall, expected[1], 1e-12) << name << ' ' << joined(summary);
     };
@@ -65,14 +54,15 @@ TEST(TasksAndData, RougeOfTheReference) {
 
 // Of the common subsequences "alpha" and "beta" of one token, the first counts, twice.
 TEST(Rouge, TakesTheCommonSubsequenceOfTheReference) {
-  const Overlap o = rouge_lsum(Texts{"beta alpha", "alpha"}, Texts{"alpha beta"});
+  const Overlap o = rouge_lsum(std::vector<std::string>{"beta alpha", "alpha"},
+                               std::vector<std::string>{"alpha beta"});
   EXPECT_DOUBLE_EQ(o.recall, 1.0 / 2);
   EXPECT_DOUBLE_EQ(o.precision, 1.0 / 3);
 }
 
 TEST(Rouge, Tokens) {
   EXPECT_EQ(rouge_tokens("The cat-sat 2x, caf\xC3\xA9!"),
-            (Texts{"the", "cat", "sat", "2x", "caf"}));
+            (std::vector<std::string>{"the", "cat", "sat", "2x", "caf"}));
   EXPECT_TRUE(rouge_tokens("").empty());
   EXPECT_EQ(rouge_n("", "a", 1).f1(), 0);
   EXPECT_EQ(rouge_n("a", "a", 2).f1(), 0);
@@ -81,20 +71,22 @@ TEST(Rouge, Tokens) {
 }
 
 TEST(TasksAndData, AnswersOfSquad) {
-  EXPECT_NEAR(answer_overlap("the cat sat", Texts{"cat sat down"}).f1(), 0.8, 1e-15);
+  EXPECT_NEAR(answer_overlap("the cat sat", std::vector<std::string>{"cat sat down"}).f1(), 0.8,
+              1e-15);
   EXPECT_EQ(normal_answer("The  U.S.A.'s \"An\" apple, a_b"), "usas apple ab");
   EXPECT_EQ(normal_answer("\xC3\x89t\xC3\xA9 the\xE2\x80\x94"
                           "a theatre"),
             "\xC3\xA9t\xC3\xA9 \xE2\x80\x94 theatre");
-  EXPECT_TRUE(answer_matches("the Answer.", Texts{"other", "answer"}));
-  EXPECT_FALSE(answer_matches("answers", Texts{"answer"}));
+  EXPECT_TRUE(answer_matches("the Answer.", std::vector<std::string>{"other", "answer"}));
+  EXPECT_FALSE(answer_matches("answers", std::vector<std::string>{"answer"}));
   // A word counts as often as it occurs in both texts. The best reference counts.
-  const Overlap twice = answer_overlap("no no no yes", Texts{"maybe", "no yes no"});
+  const Overlap twice =
+      answer_overlap("no no no yes", std::vector<std::string>{"maybe", "no yes no"});
   EXPECT_EQ(twice.precision, 0.75);
   EXPECT_EQ(twice.recall, 1);
-  EXPECT_EQ(answer_overlap("", Texts{"the"}).f1(), 1);
-  EXPECT_EQ(answer_overlap("a", Texts{"word"}).f1(), 0);
-  EXPECT_EQ(answer_overlap("word", Texts{}).f1(), 0);
+  EXPECT_EQ(answer_overlap("", std::vector<std::string>{"the"}).f1(), 1);
+  EXPECT_EQ(answer_overlap("a", std::vector<std::string>{"word"}).f1(), 0);
+  EXPECT_EQ(answer_overlap("word", std::vector<std::string>{}).f1(), 0);
   const Overlap both = joint({0.5, 1}, {0.5, 0.25});
   EXPECT_EQ(both.precision, 0.25);
   EXPECT_EQ(both.recall, 0.25);
@@ -114,13 +106,13 @@ TEST(ClassMeans, AreMeansOfEachClass) {
 }
 
 TEST(TasksAndData, CorrelationsOfTheReferences) {
-  for (const Json& c : golden()["numbers"].array()) {
-    const auto x = numbers<double>(c["x"]), y = numbers<double>(c["y"]);
-    const auto labels = numbers<int32_t>(c["labels"]);
-    const auto predictions = numbers<int32_t>(c["predictions"]);
+  for (const Json& c : metrics_golden()["numbers"].array()) {
+    const auto x = numbers_of<double>(c["x"]), y = numbers_of<double>(c["y"]);
+    const auto labels = numbers_of<int32_t>(c["labels"]);
+    const auto predictions = numbers_of<int32_t>(c["predictions"]);
     EXPECT_NEAR(pearson(x, y), c["pearson"].number(), 1e-12);
     EXPECT_NEAR(spearman(x, y), c["spearman"].number(), 1e-12);
-    EXPECT_NEAR(*roc_auc(numbers<double>(c["scores"]), labels), c["auc"].number(), 1e-12);
+    EXPECT_NEAR(*roc_auc(numbers_of<double>(c["scores"]), labels), c["auc"].number(), 1e-12);
     EXPECT_NEAR(matthews(predictions, labels), c["matthews"].number(), 1e-12);
     EXPECT_NEAR(accuracy(predictions, labels), c["accuracy"].number(), 1e-12);
     EXPECT_NEAR(binary_overlap(predictions, labels).f1(), c["f1"].number(), 1e-12);
@@ -140,13 +132,14 @@ TEST(TasksAndData, AreaUnderTheCurve) {
 }
 
 TEST(TasksAndData, BleuOfTheReference) {
-  for (const Json& c : golden()["bleu"].array()) {
-    EXPECT_NEAR(bleu(texts(c["translations"]), texts(c["references"])), c["bleu"].number(), 1e-9);
+  for (const Json& c : metrics_golden()["bleu"].array()) {
+    EXPECT_NEAR(bleu(texts_of(c["translations"]), texts_of(c["references"])), c["bleu"].number(),
+                1e-9);
   }
-  const Texts same = {"a b c d e", "f g h i."};
+  const std::vector<std::string> same = {"a b c d e", "f g h i."};
   EXPECT_NEAR(bleu(same, same), 100, 1e-9);
   EXPECT_EQ(bleu_tokens("3,000.5 a.b,c $5-x"),
-            (Texts{"3,000.5", "a", ".", "b", ",", "c", "$", "5", "-", "x"}));
+            (std::vector<std::string>{"3,000.5", "a", ".", "b", ",", "c", "$", "5", "-", "x"}));
 }
 
 TEST(Metrics, RefuseWhatDoesNotMatch) {
@@ -160,7 +153,7 @@ TEST(Metrics, RefuseWhatDoesNotMatch) {
   EXPECT_THROW(roc_auc(x, two), ValueError);
   EXPECT_TRUE(contains(message_of<ValueError>([&] { roc_auc(x, three); }), "expected 0 or 1"));
   EXPECT_THROW(matthews(three, one), ValueError);
-  EXPECT_THROW(bleu(Texts{"a"}, Texts{}), ValueError);
+  EXPECT_THROW(bleu(std::vector<std::string>{"a"}, std::vector<std::string>{}), ValueError);
 }
 
 TEST(TasksAndData, MedianAreaUnderTheCurve) {

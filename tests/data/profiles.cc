@@ -20,7 +20,7 @@ using test::write_bytes;
 
 DataPlace at(const std::string& id, const std::string& path) { return {"", id + "=" + path}; }
 
-std::string letters_of(const Sample& s) {
+std::string dna_of(const Sample& s) {
   std::string all;
   for (const int32_t id : s.tokens) all += "ACGTN"[id];
   return all;
@@ -70,7 +70,7 @@ TEST(Promoters, AreReadFromTwoFiles) {
     for (int64_t i = 0; i < data->size(part); ++i) {
       const Sample s = data->sample(part, i);
       // Lower case means the same base, and an ambiguity code is N.
-      EXPECT_EQ(letters_of(s).substr(0, 6), s.targets[0] == 1 ? "ACGTNN" : "TTTTTT");
+      EXPECT_EQ(dna_of(s).substr(0, 6), s.targets[0] == 1 ? "ACGTNN" : "TTTTTT");
       here += s.targets[0];
     }
     EXPECT_EQ(2 * here, data->size(part));  // each split has both labels
@@ -87,7 +87,7 @@ TEST(Promoters, AreReadFromLabelsInHeaders) {
   std::multiset<std::string> yes, no;
   for (int64_t i = 0; i < 3; ++i) {
     const Sample s = data->sample(0, i);
-    (s.targets[0] == 1 ? yes : no).insert(letters_of(s));
+    (s.targets[0] == 1 ? yes : no).insert(dna_of(s));
   }
   EXPECT_EQ(yes, (std::multiset<std::string>{"AAAA", "ACGT"}));
   EXPECT_EQ(no, std::multiset<std::string>{"CCCC"});
@@ -119,7 +119,7 @@ TEST(Promoters, HaveNegativesMadeOfThem) {
     const std::string all(40, "AC"[part]);
     for (int64_t i = 0; i < 2; ++i) {
       const Sample s = data->sample(part, i);
-      EXPECT_EQ(letters_of(s) == all, s.targets[0] == 1);
+      EXPECT_EQ(dna_of(s) == all, s.targets[0] == 1);
       EXPECT_EQ(s, data->sample(part, i));
     }
   }
@@ -177,9 +177,9 @@ TEST(Profiles, AreReadFromArrays) {
   EXPECT_EQ(data->length(), 5);
   for (size_t part = 0; part < 3; ++part) {
     ASSERT_EQ(data->size(part), 2);
-    EXPECT_EQ(letters_of(data->sample(part, 0)), "ACGTN");
+    EXPECT_EQ(dna_of(data->sample(part, 0)), "ACGTN");
     EXPECT_EQ(data->sample(part, 0).targets, (std::vector<int32_t>{1, 0, 1}));
-    EXPECT_EQ(letters_of(data->sample(part, 1)), "TTTTT");
+    EXPECT_EQ(dna_of(data->sample(part, 1)), "TTTTT");
     EXPECT_EQ(data->sample(part, 1).targets, (std::vector<int32_t>{0, 1, 1}));
   }
   std::filesystem::remove(folder / "valid_y.npy");

@@ -126,7 +126,7 @@ TEST(Mrqa, ReadsLines) {
 }
 
 /// Returns pieces of five bytes each.
-std::vector<Piece> pieces(int64_t count, int32_t first_id) {
+std::vector<Piece> numbered_pieces(int64_t count, int32_t first_id) {
   std::vector<Piece> all;
   for (int64_t i = 0; i < count; ++i) {
     all.push_back({first_id + static_cast<int32_t>(i), true, 5 * i, 5 * i + 5});
@@ -134,12 +134,13 @@ std::vector<Piece> pieces(int64_t count, int32_t first_id) {
   return all;
 }
 
-const SpecialIds special{.pad = 0, .unknown = 1, .begin = 2, .separator = 3, .mask = 4};
+const SpecialIds kSpecialIds{.pad = 0, .unknown = 1, .begin = 2, .separator = 3, .mask = 4};
 
 TEST(SpanWindows, SlideOverTheText) {
-  const std::vector<Piece> question = pieces(3, 100), text = pieces(20, 1000);
+  const std::vector<Piece> question = numbered_pieces(3, 100), text = numbered_pieces(20, 1000);
   const Answer answer{"sevenandeight", 5 * 7 + 1};  // bytes 36 to 48: pieces 7 to 9
-  const auto windows = span_windows(question, text, &answer, special, {.length = 14, .stride = 5});
+  const auto windows =
+      span_windows(question, text, &answer, kSpecialIds, {.length = 14, .stride = 5});
   ASSERT_EQ(windows.size(), 4u);  // 8 text tokens each: from 0, 5, 10, 15
   std::set<int64_t> seen;
   for (size_t i = 0; i < windows.size(); ++i) {
@@ -170,11 +171,12 @@ TEST(SpanWindows, SlideOverTheText) {
 }
 
 TEST(SpanWindows, HaveSeveralAnswers) {
-  const std::vector<Piece> question = pieces(3, 100), text = pieces(20, 1000);
+  const std::vector<Piece> question = numbered_pieces(3, 100), text = numbered_pieces(20, 1000);
   // Pieces 7 to 9, piece 1, pieces 7 to 9 again, the last piece, and an answer beyond the text.
   const std::vector<Answer> answers = {
       {"sevenandeight", 36}, {"two", 5}, {"eveandeig", 38}, {"last", 96}, {"beyond", 100}};
-  const auto windows = span_windows(question, text, nullptr, special, {.length = 14, .stride = 5});
+  const auto windows =
+      span_windows(question, text, nullptr, kSpecialIds, {.length = 14, .stride = 5});
   const auto found = [&](size_t w) { return answers_in(windows[w], text, answers); };
   EXPECT_EQ(found(0), (std::vector<SpanPlace>{{5 + 1, 5 + 1}}));  // from 0
   EXPECT_EQ(found(1), (std::vector<SpanPlace>{{5 + 2, 5 + 4}}));  // from 5
@@ -183,31 +185,33 @@ TEST(SpanWindows, HaveSeveralAnswers) {
 }
 
 TEST(SpanWindows, OfShortAndOddTexts) {
-  const std::vector<Piece> question = pieces(90, 100), text = pieces(4, 1000);
-  const auto one = span_windows(question, text, nullptr, special);
+  const std::vector<Piece> question = numbered_pieces(90, 100), text = numbered_pieces(4, 1000);
+  const auto one = span_windows(question, text, nullptr, kSpecialIds);
   ASSERT_EQ(one.size(), 1u);
   EXPECT_EQ(one[0].tokens.size(), 64u + 3 + 4);
-  const auto empty = span_windows(question, {}, nullptr, special);
+  const auto empty = span_windows(question, {}, nullptr, kSpecialIds);
   ASSERT_EQ(empty.size(), 1u);
   EXPECT_EQ(empty[0].count, 0);
-  const auto two = span_windows(question, text, nullptr, special, {.two_separators = true});
+  const auto two = span_windows(question, text, nullptr, kSpecialIds, {.two_separators = true});
   EXPECT_EQ(two[0].tokens[66], 3);
   EXPECT_EQ(two[0].text_begin, 67);
   // A stride beyond the window's text length skips nothing.
-  const auto narrow = span_windows(question, text, nullptr, special,
+  const auto narrow = span_windows(question, text, nullptr, kSpecialIds,
                                    {.length = 6, .stride = 100, .most_question = 2});
   EXPECT_EQ(narrow.size(), 4u);
-  EXPECT_TRUE(contains(message_of<ValueError>(
-                           [&] { span_windows(question, text, nullptr, special, {.length = 67}); }),
+  EXPECT_TRUE(contains(message_of<ValueError>([&] {
+                         span_windows(question, text, nullptr, kSpecialIds, {.length = 67});
+                       }),
                        "no room for text beside a question of 64 tokens; expected 68 or more"));
-  EXPECT_THROW(span_windows(question, text, nullptr, special, {.stride = 0}), ValueError);
+  EXPECT_THROW(span_windows(question, text, nullptr, kSpecialIds, {.stride = 0}), ValueError);
   EXPECT_THROW(span_windows(question, text, nullptr, SpecialIds{}), ValueError);
 }
 
 TEST(SpanBatch, IsPaddedToTheLongest) {
-  const std::vector<Piece> question = pieces(2, 100), text = pieces(7, 1000);
+  const std::vector<Piece> question = numbered_pieces(2, 100), text = numbered_pieces(7, 1000);
   const Answer answer{"56", 5 * 5};
-  const auto windows = span_windows(question, text, &answer, special, {.length = 9, .stride = 4});
+  const auto windows =
+      span_windows(question, text, &answer, kSpecialIds, {.length = 9, .stride = 4});
   ASSERT_EQ(windows.size(), 2u);  // 4 text tokens each: pieces 0 to 3 and 4 to 6
   const SpanBatch b = span_batch(windows);
   EXPECT_EQ(b.tokens.to_vector<int64_t>(),
@@ -226,8 +230,9 @@ TEST(SpanBatch, IsPaddedToTheLongest) {
 }
 
 TEST(BestSpan, IsThatOfAllWindows) {
-  const std::vector<Piece> question = pieces(2, 100), text = pieces(40, 1000);
-  const auto windows = span_windows(question, text, nullptr, special, {.length = 20, .stride = 6});
+  const std::vector<Piece> question = numbered_pieces(2, 100), text = numbered_pieces(40, 1000);
+  const auto windows =
+      span_windows(question, text, nullptr, kSpecialIds, {.length = 20, .stride = 6});
   std::vector<std::vector<float>> starts, ends;
   for (size_t w = 0; w < windows.size(); ++w) {
     starts.emplace_back();
@@ -267,7 +272,7 @@ TEST(BestSpan, IsThatOfAllWindows) {
   }
   starts[0].pop_back();
   EXPECT_THROW(best_span(windows, text, starts, ends), ShapeError);
-  const auto empty = span_windows(question, {}, nullptr, special);
+  const auto empty = span_windows(question, {}, nullptr, kSpecialIds);
   const std::vector<std::vector<float>> four = {{1, 1, 1, 1, 1}};
   EXPECT_EQ(best_span(empty, {}, four, four).window, -1);
 }

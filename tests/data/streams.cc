@@ -179,7 +179,7 @@ TEST(EvaluationStreams, ReadBeforeTheyCount) {
 }
 
 /// Sample i has 7 tokens, 10 i to 10 i + 6, whose targets are a hundred more.
-Sample numbered(int64_t i) {
+Sample numbered_sample(int64_t i) {
   Sample s;
   for (int64_t k = 0; k < 7; ++k) {
     s.tokens.push_back(static_cast<int32_t>(10 * i + k));
@@ -190,7 +190,7 @@ Sample numbered(int64_t i) {
 
 TEST(SampleStreams, ReadSamplesToTheirEnds) {
   int64_t made = 0;
-  const SampleStreams streams([&](int64_t i) { return ++made, numbered(i); }, 7, 3, 4);
+  const SampleStreams streams([&](int64_t i) { return ++made, numbered_sample(i); }, 7, 3, 4);
   EXPECT_EQ(streams.segments(), 2);
   const StreamBatch first = streams.at(0, 0, 3), second = streams.at(1, 0, 3),
                     third = streams.at(2, 0, 3);
@@ -205,7 +205,7 @@ TEST(SampleStreams, ReadSamplesToTheirEnds) {
 }
 
 TEST(SampleStreams, AreTheSameInPartsAndInAnyOrder) {
-  const SampleStreams whole(numbered, 7, 4, 3), parts(numbered, 7, 4, 3);
+  const SampleStreams whole(numbered_sample, 7, 4, 3), parts(numbered_sample, 7, 4, 3);
   for (const int64_t segment : {0, 1, 2, 5, 1}) {
     const StreamBatch all = whole.at(segment, 0, 4);
     for (int64_t s = 3; s >= 0; --s) {
@@ -222,10 +222,10 @@ TEST(SampleStreams, TakeATask) {
 }
 
 TEST(SampleStreams, SayWhatDoesNotFit) {
-  EXPECT_THROW(SampleStreams(numbered, 0, 1, 1), ValueError);
-  EXPECT_THROW(SampleStreams(numbered, 7, 0, 1), ValueError);
-  EXPECT_THROW(SampleStreams(numbered, 7, 1, 0), ValueError);
-  const SampleStreams streams(numbered, 7, 2, 4);
+  EXPECT_THROW(SampleStreams(numbered_sample, 0, 1, 1), ValueError);
+  EXPECT_THROW(SampleStreams(numbered_sample, 7, 0, 1), ValueError);
+  EXPECT_THROW(SampleStreams(numbered_sample, 7, 1, 0), ValueError);
+  const SampleStreams streams(numbered_sample, 7, 2, 4);
   EXPECT_THROW(streams.at(-1, 0, 2), ValueError);
   EXPECT_THROW(streams.at(0, 1, 2), ValueError);
 }

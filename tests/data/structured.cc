@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-std::span<const uint8_t> bytes_of(const std::string& text) {
+std::span<const uint8_t> byte_span(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
@@ -23,7 +23,7 @@ const std::string kText =
 TEST(Structured, SplitsIntoSentencesWithinParagraphs) {
   std::vector<std::string> parts;
   std::vector<int64_t> paragraphs;
-  for (const Sentence& s : split_sentences(bytes_of(kText))) {
+  for (const Sentence& s : split_sentences(byte_span(kText))) {
     parts.push_back(kText.substr(static_cast<size_t>(s.begin), static_cast<size_t>(s.length)));
     paragraphs.push_back(s.paragraph);
   }
@@ -33,20 +33,20 @@ TEST(Structured, SplitsIntoSentencesWithinParagraphs) {
   EXPECT_EQ(paragraphs, (std::vector<int64_t>{0, 0, 0, 1, 1, 2}));
   for (const int64_t longest : {1, 3, 7}) {
     int64_t at = 0;
-    for (const Sentence& s : split_sentences(bytes_of(kText), longest)) {
+    for (const Sentence& s : split_sentences(byte_span(kText), longest)) {
       EXPECT_EQ(s.begin, at);
       EXPECT_LE(s.length, longest);
       at += s.length;
     }
     EXPECT_EQ(at, static_cast<int64_t>(kText.size()));
   }
-  EXPECT_TRUE(split_sentences({}).empty());
+  EXPECT_TRUE(split_sentences(std::span<const uint8_t>{}).empty());
 }
 
 TEST(Structured, DotsOfTitlesAndInitialsEndNothing) {
   const auto parts_of = [](const std::string& text) {
     std::vector<std::string> parts;
-    for (const Sentence& s : split_sentences(bytes_of(text))) {
+    for (const Sentence& s : split_sentences(byte_span(text))) {
       parts.push_back(text.substr(static_cast<size_t>(s.begin), static_cast<size_t>(s.length)));
     }
     return parts;
@@ -63,7 +63,7 @@ TEST(Structured, DotsOfTitlesAndInitialsEndNothing) {
 TEST(Structured, WindowsHoldTheirHierarchy) {
   const StructuredOptions o{
       .n_long = 64, .paragraphs = 2, .sentences = 4, .word_share = 0, .sentence_share = 0};
-  const StructuredBatches batches(bytes_of(kText), 2, o);
+  const StructuredBatches batches(byte_span(kText), 2, o);
   std::string read;
   for (int64_t i = 0; i < batches.size(); ++i) {
     const StructuredBatch b = batches.in_order(i);
@@ -89,10 +89,10 @@ TEST(Structured, WindowsHoldTheirHierarchy) {
 
 TEST(Structured, BytesBelongToParagraphsAndTheDocumentToo) {
   StructuredOptions o{.n_long = 64, .paragraphs = 2, .sentences = 4};
-  const StructuredBatches alone(bytes_of(kText), 2, o);
+  const StructuredBatches alone(byte_span(kText), 2, o);
   for (const int64_t owners : {2, 3}) {
     o.owners = owners;
-    const StructuredBatches batches(bytes_of(kText), 2, o);
+    const StructuredBatches batches(byte_span(kText), 2, o);
     for (int64_t i = 0; i < batches.size(); ++i) {
       const StructuredBatch b = batches.in_order(i);
       const auto of = b.owner.to_vector<int32_t>(), parent = b.parent.to_vector<int32_t>(),
@@ -108,14 +108,14 @@ TEST(Structured, BytesBelongToParagraphsAndTheDocumentToo) {
     }
   }
   o.owners = 4;
-  EXPECT_THROW(StructuredBatches(bytes_of(kText), 2, o), ValueError);
+  EXPECT_THROW(StructuredBatches(byte_span(kText), 2, o), ValueError);
 }
 
 TEST(Etc, WholeWordsAndWholeSentencesAreHidden) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += i % 9 == 8 ? "stop. " : i % 40 == 39 ? "end.\n\n" : "word ";
   const StructuredOptions o{.n_long = 512, .paragraphs = 7, .sentences = 24, .seed = 3};
-  const StructuredBatches batches(bytes_of(text), 4, o);
+  const StructuredBatches batches(byte_span(text), 4, o);
   int64_t chosen = 0, masked = 0, kept = 0, open = 0, hidden = 0, sentences = 0;
   for (int64_t step = 0; step < 40; ++step) {
     const StructuredBatch b = batches.at(step);
@@ -176,7 +176,7 @@ TEST(Etc, WholeWordsAndWholeSentencesAreHidden) {
 
 TEST(Structured, DrawsFromSeedAndStep) {
   const auto tokens = [](uint64_t seed, int64_t step) {
-    return StructuredBatches(bytes_of(kText), 3, {.n_long = 64, .seed = seed})
+    return StructuredBatches(byte_span(kText), 3, {.n_long = 64, .seed = seed})
         .at(step)
         .tokens.to_vector<int32_t>();
   };
@@ -184,8 +184,8 @@ TEST(Structured, DrawsFromSeedAndStep) {
   EXPECT_NE(tokens(1, 5), tokens(1, 6));
   EXPECT_NE(tokens(1, 5), tokens(2, 5));
   EXPECT_THROW(StructuredBatches({}, 1), ValueError);
-  EXPECT_THROW(StructuredBatches(bytes_of(kText), 0), ValueError);
-  EXPECT_THROW(StructuredBatches(bytes_of(kText), 1, {.word_share = 2}), ValueError);
+  EXPECT_THROW(StructuredBatches(byte_span(kText), 0), ValueError);
+  EXPECT_THROW(StructuredBatches(byte_span(kText), 1, {.word_share = 2}), ValueError);
 }
 
 }  // namespace

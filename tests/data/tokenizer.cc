@@ -21,7 +21,7 @@ using test::write_bytes;
 
 using Ids = std::vector<int32_t>;
 
-std::string golden(const std::string& name) {
+std::string tokenizer_golden(const std::string& name) {
   return LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/" + name;
 }
 
@@ -40,22 +40,24 @@ std::string tinyshakespeare() {
 const std::map<std::string, std::unique_ptr<Tokenizer>>& tokenizers() {
   static const auto all = [] {
     std::map<std::string, std::unique_ptr<Tokenizer>> t;
-    t["wordpiece"] = open_word_pieces(golden("wordpiece.txt"));
-    t["wordpiece_cased"] = open_word_pieces(golden("wordpiece.txt"), {.lower_case = false});
-    t["folds"] = open_word_pieces(golden("folds.txt"));
-    t["byte_pairs"] = open_byte_pairs(golden("vocab.json"), golden("merges.txt"));
-    t["byte_pairs_prefix"] =
-        open_byte_pairs(golden("vocab.json"), golden("merges.txt"), {.prefix_space = true});
+    t["wordpiece"] = open_word_pieces(tokenizer_golden("wordpiece.txt"));
+    t["wordpiece_cased"] =
+        open_word_pieces(tokenizer_golden("wordpiece.txt"), {.lower_case = false});
+    t["folds"] = open_word_pieces(tokenizer_golden("folds.txt"));
+    t["byte_pairs"] =
+        open_byte_pairs(tokenizer_golden("vocab.json"), tokenizer_golden("merges.txt"));
+    t["byte_pairs_prefix"] = open_byte_pairs(
+        tokenizer_golden("vocab.json"), tokenizer_golden("merges.txt"), {.prefix_space = true});
     for (const char* name : {"unigram", "bpe", "prefix"}) {
-      t[name] = open_sentence_pieces(golden(std::string(name) + ".model"));
+      t[name] = open_sentence_pieces(tokenizer_golden(std::string(name) + ".model"));
     }
     return t;
   }();
   return all;
 }
 
-const Json& cases() {
-  static const Json json = parse_json(read_bytes(golden("cases.json")));
+const Json& tokenizer_cases() {
+  static const Json json = parse_json(read_bytes(tokenizer_golden("cases.json")));
   return json;
 }
 
@@ -67,7 +69,7 @@ std::vector<int64_t> integers(const Json& array) {
 
 std::vector<int64_t> wide(const Ids& ids) { return {ids.begin(), ids.end()}; }
 
-std::string fnv(const Ids& ids) {
+std::string ids_hash(const Ids& ids) {
   uint64_t h = 0xCBF29CE484222325u;
   for (const int32_t id : ids) {
     for (int shift = 0; shift < 32; shift += 8) {
@@ -99,7 +101,7 @@ std::string random_utf8(size_t count) {
 
 TEST(Tokenizer, GivesTheIdsOfTheReferences) {
   int64_t compared = 0;
-  for (const Json& text : cases()["texts"].array()) {
+  for (const Json& text : tokenizer_cases()["texts"].array()) {
     for (const auto& [kind, tokenizer] : tokenizers()) {
       EXPECT_EQ(wide(tokenizer->encode(text["text"].string())), integers(text[kind]))
           << kind << " of \"" << text["text"].string() << '"';
@@ -112,8 +114,8 @@ TEST(Tokenizer, GivesTheIdsOfTheReferences) {
 TEST(Tokenizer, GivesTheIdsOfTheReferencesOnWholeTexts) {
   const std::map<std::string, std::string> texts = {
       {"tinyshakespeare", tinyshakespeare()},
-      {"random", read_bytes(golden("random.txt"))},
-      {"everywhere", read_bytes(golden("everywhere.txt"))}};
+      {"random", read_bytes(tokenizer_golden("random.txt"))},
+      {"everywhere", read_bytes(tokenizer_golden("everywhere.txt"))}};
   for (const auto& [name, text] : texts) {
     for (const auto& [kind, tokenizer] : tokenizers()) {
       const bool by_line = kind == "unigram" || kind == "bpe" || kind == "prefix";
@@ -124,18 +126,18 @@ TEST(Tokenizer, GivesTheIdsOfTheReferencesOnWholeTexts) {
         ids.insert(ids.end(), part.begin(), part.end());
         begin = end + 1;
       }
-      const Json& expected = cases()["whole"][name][kind];
+      const Json& expected = tokenizer_cases()["whole"][name][kind];
       EXPECT_EQ(static_cast<int64_t>(ids.size()), expected["count"].integer()) << name << kind;
-      EXPECT_EQ(fnv(ids), expected["fnv1a"].string()) << name << ' ' << kind;
+      EXPECT_EQ(ids_hash(ids), expected["fnv1a"].string()) << name << ' ' << kind;
     }
   }
 }
 
 /// Every code point between letters, between digits, between other characters and after a space.
 TEST(Tokenizer, GivesTheIdsOfTheReferencesForEveryCodePoint) {
-  const Json expected = parse_json(read_bytes(golden("every.json")));
-  const auto folds = open_word_pieces(golden("folds.txt"));
-  const auto cased = open_word_pieces(golden("folds.txt"), {.lower_case = false});
+  const Json expected = parse_json(read_bytes(tokenizer_golden("every.json")));
+  const auto folds = open_word_pieces(tokenizer_golden("folds.txt"));
+  const auto cased = open_word_pieces(tokenizer_golden("folds.txt"), {.lower_case = false});
   const Tokenizer& pairs = *tokenizers().at("byte_pairs");
   size_t block = 0;
   for (int32_t begin = 0; begin < 0x110000; begin += 4096) {
@@ -148,19 +150,21 @@ TEST(Tokenizer, GivesTheIdsOfTheReferencesForEveryCodePoint) {
       lines += "a" + one + "a1" + one + "1!" + one + "! " + one + "\n";
     }
     if (words.empty()) continue;
-    EXPECT_EQ(fnv(folds->encode(words)), expected["wordpiece"].array().at(block).string()) << begin;
-    EXPECT_EQ(fnv(cased->encode(words)), expected["wordpiece_cased"].array().at(block).string())
+    EXPECT_EQ(ids_hash(folds->encode(words)), expected["wordpiece"].array().at(block).string())
+        << begin;
+    EXPECT_EQ(ids_hash(cased->encode(words)),
+              expected["wordpiece_cased"].array().at(block).string())
         << begin;
     Ids ids;
     for (const Piece& p : pairs.pieces(lines)) ids.push_back(2 * p.id + (p.starts_word ? 1 : 0));
-    EXPECT_EQ(fnv(ids), expected["byte_pairs"].array().at(block).string()) << begin;
+    EXPECT_EQ(ids_hash(ids), expected["byte_pairs"].array().at(block).string()) << begin;
     ++block;
   }
   EXPECT_EQ(expected["wordpiece"].array().size(), block);
 }
 
 TEST(Tokenizer, LeavesOutDamagedUtf8AsTheReferenceDoes) {
-  for (const Json& damaged : cases()["damaged"].array()) {
+  for (const Json& damaged : tokenizer_cases()["damaged"].array()) {
     std::string text;
     const std::string& hex = damaged["hex"].string();
     for (size_t i = 0; i < hex.size(); i += 2) {
@@ -173,7 +177,7 @@ TEST(Tokenizer, LeavesOutDamagedUtf8AsTheReferenceDoes) {
 
 TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
   int compared = 0;
-  for (const Json& text : cases()["texts"].array()) {
+  for (const Json& text : tokenizer_cases()["texts"].array()) {
     const Json* spans = text.find("spans");
     if (spans == nullptr) continue;
     for (const char* kind : {"wordpiece", "byte_pairs"}) {
@@ -198,13 +202,13 @@ TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
     EXPECT_EQ(end, static_cast<int64_t>(text.size())) << kind;
   }
   // Marks that are sorted take the places of the text in their order, as in the package.
-  const auto folds = open_word_pieces(golden("folds.txt"));
+  const auto folds = open_word_pieces(tokenizer_golden("folds.txt"));
   std::vector<int64_t> spans;
   for (const Piece& p : folds->pieces("a\U0001D16D\u0301\U0001D165b")) {
     spans.insert(spans.end(), {p.begin, p.end});
   }
   EXPECT_EQ(spans, (std::vector<int64_t>{0, 1, 1, 5, 5, 7, 11, 12}));
-  const std::string everywhere = read_bytes(golden("everywhere.txt"));
+  const std::string everywhere = read_bytes(tokenizer_golden("everywhere.txt"));
   for (const auto& [kind, tokenizer] : tokenizers()) {
     int64_t begin = 0;
     for (const Piece& p : tokenizer->pieces(everywhere)) {
@@ -216,10 +220,10 @@ TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
 }
 
 TEST(Tokenizer, DecodesAsTheReferences) {
-  const std::string& text = cases()["texts"].array()[6]["text"].string();
+  const std::string& text = tokenizer_cases()["texts"].array()[6]["text"].string();
   for (const char* kind : {"wordpiece", "byte_pairs"}) {
     const Tokenizer& t = *tokenizers().at(kind);
-    EXPECT_EQ(t.decode(t.encode(text)), cases()["decoded"][kind].string());
+    EXPECT_EQ(t.decode(t.encode(text)), tokenizer_cases()["decoded"][kind].string());
   }
   const Tokenizer& prefix = *tokenizers().at("prefix");
   EXPECT_EQ(prefix.decode(prefix.encode("Speak,  speak. ")), "Speak, speak.");
@@ -308,7 +312,7 @@ TEST(Tokenizer, HashesTellThemApart) {
   add(*word_tokenizer("a b"), "a b");
   add(*word_tokenizer("b a"), "b a");
   EXPECT_EQ(word_tokenizer("a b")->hash(), word_tokenizer(" a  b\n")->hash());
-  EXPECT_EQ(open_word_pieces(golden("wordpiece.txt"))->hash(),
+  EXPECT_EQ(open_word_pieces(tokenizer_golden("wordpiece.txt"))->hash(),
             tokenizers().at("wordpiece")->hash());
 }
 
@@ -373,8 +377,8 @@ TEST(WordPiece, RefusesBadFiles) {
 
 TEST(BytePairs, RefusesBadFiles) {
   const Folder folder;
-  const std::string vocab = read_bytes(golden("vocab.json"));
-  const std::string merges = read_bytes(golden("merges.txt"));
+  const std::string vocab = read_bytes(tokenizer_golden("vocab.json"));
+  const std::string merges = read_bytes(tokenizer_golden("merges.txt"));
   const auto message = [&](std::string_view v, std::string_view m) {
     write_bytes(folder / "vocab.json", v);
     write_bytes(folder / "merges.txt", m);
@@ -395,7 +399,7 @@ TEST(BytePairs, RefusesBadFiles) {
 
 TEST(SentencePieces, RefusesBadFiles) {
   const Folder folder;
-  const std::string model = read_bytes(golden("bpe.model"));
+  const std::string model = read_bytes(tokenizer_golden("bpe.model"));
   for (const std::string& bad :
        {std::string(), std::string("not a model"), model.substr(0, 5000), random_bytes(3000)}) {
     write_bytes(folder / "x.model", bad);
@@ -465,7 +469,7 @@ TEST(SentencePieces, AreRefusedOrDoNoHarmWhereTheyAreDamaged) {
 }
 
 /// Returns `count` words of 150 kinds, of 3 to 7 of these letters.
-std::vector<std::string> words_of(std::string_view letters, uint64_t seed, int64_t count) {
+std::vector<std::string> random_words(std::string_view letters, uint64_t seed, int64_t count) {
   std::vector<std::string> words;
   for (int64_t i = 0; i < count; ++i) {
     const auto kind = static_cast<int64_t>(philox_word(seed, i) % 150);
@@ -490,8 +494,8 @@ double bytes_per_token(const std::string& trained_on, const std::string& text,
 TEST(SentencePieces, TrainOnEveryLine) {
   const Folder folder;
   std::string few;
-  for (const std::string& word : words_of("abcdefgh", 1, 1200)) few += word + "\n";
-  const std::vector<std::string> words = words_of("stuvwxyz", 7, 30'000);
+  for (const std::string& word : random_words("abcdefgh", 1, 1200)) few += word + "\n";
+  const std::vector<std::string> words = random_words("stuvwxyz", 7, 30'000);
   const auto text = [&](size_t in_line, const std::string& between, const std::string& end) {
     std::string all = few;
     for (size_t i = 0; i < words.size(); ++i) {
@@ -578,8 +582,9 @@ TEST(SentencePieces, Trains) {
 TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
   EXPECT_EQ(open_tokenizer("bytes")->vocabulary(), 256);
   EXPECT_EQ(open_tokenizer("char27")->vocabulary(), 27);
-  EXPECT_EQ(open_tokenizer(golden("wordpiece.txt"))->hash(), tokenizers().at("wordpiece")->hash());
-  EXPECT_EQ(open_tokenizer(golden("bpe.model"))->hash(), tokenizers().at("bpe")->hash());
+  EXPECT_EQ(open_tokenizer(tokenizer_golden("wordpiece.txt"))->hash(),
+            tokenizers().at("wordpiece")->hash());
+  EXPECT_EQ(open_tokenizer(tokenizer_golden("bpe.model"))->hash(), tokenizers().at("bpe")->hash());
   const Folder folder;
   write_bytes(folder / "vocab.txt", "[UNK]\na\n");
   EXPECT_EQ(open_tokenizer(folder.path())->vocabulary(), 2);
@@ -594,13 +599,13 @@ TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
 /// Writes a folder from an entry of settings.json.
 void fill(const Folder& folder, const Json& files, const Json& config) {
   for (const JsonMember& m : files.object()) {
-    write_bytes(folder / m.value.string(), read_bytes(golden(m.name)));
+    write_bytes(folder / m.value.string(), read_bytes(tokenizer_golden(m.name)));
   }
   write_bytes(folder / "tokenizer_config.json", to_string(config));
 }
 
 TEST(TokenizerSettings, AreThoseOfTheReference) {
-  const Json json = parse_json(read_bytes(golden("settings.json")));
+  const Json json = parse_json(read_bytes(tokenizer_golden("settings.json")));
   int64_t compared = 0;
   for (const JsonMember& m : json["folders"].object()) {
     SCOPED_TRACE(m.name);
@@ -625,7 +630,7 @@ TEST(TokenizerSettings, AreThoseOfTheReference) {
 
 TEST(TokenizerSettings, ChangeWhatTheyShould) {
   // Each setting changes the ids. Earlier versions ignored these settings.
-  const Json json = parse_json(read_bytes(golden("settings.json")));
+  const Json json = parse_json(read_bytes(tokenizer_golden("settings.json")));
   const auto ids = [&](const char* name) { return json["folders"][name]["ids"]; };
   EXPECT_NE(ids("cased"), ids("uncased"));
   EXPECT_NE(ids("prefix"), ids("no_prefix"));
@@ -634,7 +639,7 @@ TEST(TokenizerSettings, ChangeWhatTheyShould) {
 
 TEST(TokenizerSettings, OfPegasusLieBesideTheModel) {
   const Folder folder;
-  write_bytes(folder / "spiece.model", read_bytes(golden("pegasus.model")));
+  write_bytes(folder / "spiece.model", read_bytes(tokenizer_golden("pegasus.model")));
   const auto plain = open_tokenizer(folder.path());
   write_bytes(folder / "config.json", "// another program's\n{}");
   EXPECT_EQ(open_tokenizer(folder.path())->hash(), plain->hash());
@@ -658,17 +663,18 @@ TEST(TokenizerSettings, OfPegasusLieBesideTheModel) {
   for (int32_t id = 0; id < t->vocabulary(); ++id) ASSERT_EQ(t->find(t->token(id)), id);
   const Ids beyond = {static_cast<int32_t>(t->vocabulary())};
   EXPECT_TRUE(contains(message_of<ValueError>([&] { t->decode(beyond); }), "not in the vocab"));
-  EXPECT_TRUE(contains(
-      message_of<IoError>([&] { open_sentence_pieces(golden("unigram.model"), {.offset = 103}); }),
-      "does not begin with <pad>, </s> and <unk>"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] {
+                         open_sentence_pieces(tokenizer_golden("unigram.model"), {.offset = 103});
+                       }),
+                       "does not begin with <pad>, </s> and <unk>"));
 }
 
 TEST(TokenizerSettings, RefusesWhatIsNotHad) {
   const auto message = [](const char* source, const char* name, const char* config) {
     const Folder folder;
-    write_bytes(folder / name, read_bytes(golden(source)));
+    write_bytes(folder / name, read_bytes(tokenizer_golden(source)));
     if (std::string_view(name) == "vocab.json") {
-      write_bytes(folder / "merges.txt", read_bytes(golden("merges.txt")));
+      write_bytes(folder / "merges.txt", read_bytes(tokenizer_golden("merges.txt")));
     }
     write_bytes(folder / "tokenizer_config.json", config);
     return message_of<Error>([&] { open_tokenizer(folder.path()); });

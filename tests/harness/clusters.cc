@@ -96,13 +96,6 @@ Tensor ClusterModel::logits(const Tensor& tokens, Pass pass) const {
   return head_.forward(stack_.forward(embed_.forward(tokens), {}, {}, pass).y);
 }
 
-Tensor ClusterModel::attention_map(const Tensor& tokens, int64_t /*layer*/) const {
-  const int64_t n = tokens.dim(1);
-  std::vector<float> map(static_cast<size_t>(n * n), 0);
-  for (int64_t i = 0; i < n; ++i) map[static_cast<size_t>(i * n + i)] = 1;
-  return Tensor::from(map, {1, n, n});
-}
-
 void ClusterModel::visit(Visitor& v) { v("embed", embed_)("stack", stack_)("head", head_); }
 
 std::unique_ptr<ModelSpec> cluster_spec(const ClusterConfig& config) {

@@ -48,8 +48,9 @@ struct ClusterConfig {
   }
 };
 
-/// Predicts each next token from the token alone, with Clusters as layers.
-class ClusterModel final : public LanguageModel, public ShowsAttention {
+/// Predicts each next token from the token alone, with Clusters as layers. It has no attention to
+/// show.
+class ClusterModel final : public LanguageModel {
  public:
   ClusterModel(const ClusterConfig& config, const Init& init);
 
@@ -60,8 +61,6 @@ class ClusterModel final : public LanguageModel, public ShowsAttention {
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
-  /// The identity: each token sees itself.
-  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   void visit(Visitor& v) override;
 
  private:

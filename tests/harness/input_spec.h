@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "core/tensor.h"
 
 namespace longspan::test {
+
+inline constexpr double inf = std::numeric_limits<double>::infinity();
 
 /// Host values in f64 with a shape, row-major; references compute on these.
 struct Array {
@@ -92,5 +95,9 @@ struct Making {
   Device device;
 };
 Tensor make(const InputSpec& spec, Generator gen, const Making& making);
+/// Returns standard normal values in f64, times a factor.
+inline Tensor normals(const Shape& shape, uint64_t seed, double factor = 1) {
+  return make(factor * randn(shape), Generator{seed}, {});
+}
 
 }  // namespace longspan::test

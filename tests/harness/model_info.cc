@@ -26,7 +26,7 @@
 namespace longspan::test {
 namespace {
 
-std::vector<ModelInfo>& table() {
+std::vector<ModelInfo>& model_table() {
   static std::vector<ModelInfo> models;
   return models;
 }
@@ -103,7 +103,7 @@ std::vector<std::vector<bool>> reach(const ModelInfo& m, int64_t layers) {
 void influence(const ModelInfo& m) {
   const auto model = m.make(init_f64());
   randomise(*model, 0.3, 3);
-  const Tensor tokens = iota(m.length);  // each row of the table belongs to one position
+  const Tensor tokens = longspan::iota(m.length);  // each row of the table belongs to one position
   Tensor table_of_tokens = parameter(*model, "embed.token.weight");
   const auto expected = reach(m, model->layers());
   for (int64_t i = 0; i < m.length; ++i) {
@@ -152,7 +152,7 @@ void outline(const ModelInfo& m) {
     const AttentionOutline o = need<ShowsAttention>(*model).attention_outline(layer, m.length);
     Tensor map;
     try {
-      map = need<ShowsAttention>(*model).attention_map(unsqueeze(iota(m.length), 0),
+      map = need<ShowsAttention>(*model).attention_map(unsqueeze(longspan::iota(m.length), 0),
                                                        layer);  // [H, rows, columns]
     } catch (const NotImplemented&) {
     }
@@ -557,9 +557,9 @@ void add(const ModelInfo& m, const char* what, void (*test)(const ModelInfo&)) {
       [m, test]() -> testing::Test* { return new ModelTest([m, test] { test(m); }); });
 }
 
-void register_tests() {
+void register_model_tests() {
   const bool device = is_available({DeviceKind::cuda, 0});
-  for (const ModelInfo& m : table()) {
+  for (const ModelInfo& m : model_table()) {
     if (device) add(m, "parity", parity);
     if (device) add(m, "recorded", recorded);
     add(m, "influence", influence);
@@ -582,9 +582,11 @@ void register_tests() {
 
 }  // namespace
 
+const std::vector<ModelInfo>& registered_models() { return model_table(); }
+
 RegisteredModel::RegisteredModel(ModelInfo info) {
-  if (table().empty()) before_tests().push_back(register_tests);
-  table().push_back(std::move(info));
+  if (model_table().empty()) before_tests().push_back(register_model_tests);
+  model_table().push_back(std::move(info));
 }
 
 Tensor some_tokens(int64_t batch, int64_t length, int64_t vocab, uint64_t seed) {

@@ -64,6 +64,13 @@ class RegisteredModel {
   RegisteredModel(ModelInfo info);  // NOLINT: converting on purpose
 };
 
+/// Where the parameters of models in tests start.
+inline const Init in_f32{.gen = Generator{7}};
+inline const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
+
+/// Returns all entries.
+const std::vector<ModelInfo>& registered_models();
+
 /// Returns hash-based tokens [B, L] that are the same on every machine.
 Tensor some_tokens(int64_t batch, int64_t length, int64_t vocab, uint64_t seed = 1);
 

@@ -28,7 +28,7 @@ Tensor logits_of(const LanguageModel& model, const Tensor& tokens, SegmentMemory
   return concat(parts, 1);
 }
 
-Tensor rows(const Tensor& x, int64_t first, int64_t n = 1) {
+Tensor batch_rows(const Tensor& x, int64_t first, int64_t n = 1) {
   return contiguous(narrow(x, 0, first, n));
 }
 
@@ -47,7 +47,7 @@ void expect_like(const TensorList& memory, const TensorList& first) {
   }
 }
 
-TwoSegments trained(const ModelInfo& m, const MemoryPolicy& policy) {
+TwoSegments trained_segments(const ModelInfo& m, const MemoryPolicy& policy) {
   const auto model = m.make_with_dropout(Init{.gen = Generator{1}}, policy);
   const int64_t n = m.length;
   const Tensor tokens = some_tokens(2, 2 * n + 1, model->vocab(), 5);
@@ -113,29 +113,29 @@ void streams_apart(const ModelInfo& m) {
   const Tensor mixed = after(reset, second);
   for (int64_t b = 0; b < 3; ++b) {
     SegmentMemory own = empty_memory(*model, 1);
-    if (b != 1) need<Streams>(*model).logits_after(own, rows(first, b));
-    EXPECT_LT(distance(rows(mixed, b), after(own, rows(second, b))), 1e-12) << b;
+    if (b != 1) need<Streams>(*model).logits_after(own, batch_rows(first, b));
+    EXPECT_LT(distance(batch_rows(mixed, b), after(own, batch_rows(second, b))), 1e-12) << b;
   }
   const Tensor order = Tensor::from(std::vector<int64_t>{2, 0, 0}, {3});
   const Tensor again =
-      after(take_rows(memory, order, true), rows(second, 2).alias({3, n}, {0, 1}, 0));
-  const Tensor from2 =
-      after(take_rows(memory, Tensor::from(std::vector<int64_t>{2}, {1}), true), rows(second, 2));
-  const Tensor from0 =
-      after(take_rows(memory, Tensor::from(std::vector<int64_t>{0}, {1}), true), rows(second, 2));
-  EXPECT_LT(distance(rows(again, 0), from2), 1e-12);
-  EXPECT_LT(distance(rows(again, 1), from0), 1e-12);
-  EXPECT_LT(distance(rows(again, 2), from0), 1e-12);
+      after(take_rows(memory, order, true), batch_rows(second, 2).alias({3, n}, {0, 1}, 0));
+  const Tensor from2 = after(take_rows(memory, Tensor::from(std::vector<int64_t>{2}, {1}), true),
+                             batch_rows(second, 2));
+  const Tensor from0 = after(take_rows(memory, Tensor::from(std::vector<int64_t>{0}, {1}), true),
+                             batch_rows(second, 2));
+  EXPECT_LT(distance(batch_rows(again, 0), from2), 1e-12);
+  EXPECT_LT(distance(batch_rows(again, 1), from0), 1e-12);
+  EXPECT_LT(distance(batch_rows(again, 2), from0), 1e-12);
   EXPECT_GT(distance(from0, from2), 1e-6);  // the memory matters
 }
 
 void segments_in_training(const ModelInfo& m) {
   const int64_t before = memory_tracker().live()[Category::memory];
-  const TwoSegments expected = trained(m, "standard");
+  const TwoSegments expected = trained_segments(m, "standard");
   for (const char* policy : {"checkpoint", "checkpoint:2", "lean", "selective"}) {
     SCOPED_TRACE(policy);
     try {
-      const TwoSegments two = trained(m, policy);
+      const TwoSegments two = trained_segments(m, policy);
       ASSERT_EQ(two.values.size(), expected.values.size());
       for (size_t i = 0; i < two.values.size(); ++i) {
         EXPECT_TRUE(same_bits(two.values[i], expected.values[i])) << i;

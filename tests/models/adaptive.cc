@@ -26,7 +26,7 @@
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{3}, .dtype = DType::f64};
+const Init from_3{.gen = Generator{3}, .dtype = DType::f64};
 
 /// tests/oracles/adaptive: its layout has no projection before the first softmax, and stores that
 /// of a tail as a linear layer.
@@ -42,7 +42,7 @@ TEST(AdaptiveSoftmax, AgreesWithPyTorch) {
     }
     o.cutoffs = golden["input.cutoffs"].to_vector<int64_t>();
     const Tensor head_bias = golden["parameter.head.bias"];
-    AdaptiveSoftmax model(o, {.bias = bool(head_bias)}, f64);
+    AdaptiveSoftmax model(o, {.bias = bool(head_bias)}, from_3);
     std::vector<double> unit;
     for (int64_t i = 0; i < o.d_model * o.d_model; ++i) unit.push_back(i % (o.d_model + 1) == 0);
     assign(model.projections[0].weight, unit);
@@ -88,7 +88,7 @@ TEST(AdaptiveSoftmax, AgreesWithPyTorch) {
 }
 
 /// A decoder over 40 tokens in clusters of 8, 12 and 20.
-TransformerConfig decoder() {
+TransformerConfig adaptive_decoder() {
   TransformerConfig c;
   c.vocab = 40;
   c.n_layer = 2;
@@ -101,20 +101,20 @@ TransformerConfig decoder() {
   return c;
 }
 
-TransformerConfig with(const std::function<void(TransformerConfig&)>& change) {
-  TransformerConfig c = decoder();
+TransformerConfig adaptive_with(const std::function<void(TransformerConfig&)>& change) {
+  TransformerConfig c = adaptive_decoder();
   change(c);
   return c;
 }
 
 std::vector<std::pair<const char*, TransformerConfig>> decoders() {
-  return {{"untied", decoder()},
-          {"tied", with([](auto& c) {
+  return {{"untied", adaptive_decoder()},
+          {"tied", adaptive_with([](auto& c) {
              c.tie_embedding = c.emb_scale = c.head_bias = true;
              c.tie_projections = {1, 2};
            })},
-          {"one width", with([](auto& c) { c.div_value = 1; })},
-          {"narrow tables", with([](auto& c) {
+          {"one width", adaptive_with([](auto& c) { c.div_value = 1; })},
+          {"narrow tables", adaptive_with([](auto& c) {
              c.d_embed = 8;
              c.dropout = 0.1f;
            })}};
@@ -123,7 +123,7 @@ std::vector<std::pair<const char*, TransformerConfig>> decoders() {
 TEST(AdaptiveDecoder, GradientsOfEveryParameter) {
   for (const auto& [name, c] : decoders()) {
     SCOPED_TRACE(name);
-    Transformer model(c, f64);
+    Transformer model(c, from_3);
     randomise(model, 0.3, 4);
     const Tensor tokens = some_tokens(2, 5, 40), targets = some_tokens(2, 5, 40, 2);
     const Pass pass{.training = true, .gen = Generator{2}};
@@ -136,7 +136,7 @@ TEST(AdaptiveDecoder, GradientsOfEveryParameter) {
 TEST(AdaptiveDecoder, DecodesTokenByTokenWhatItPredictsAtOnce) {
   for (const auto& [name, c] : decoders()) {
     SCOPED_TRACE(name);
-    const Transformer model(c, f64);
+    const Transformer model(c, from_3);
     const Tensor tokens = some_tokens(2, 7, 40), targets = some_tokens(2, 7, 40, 2);
     const Tensor all = model.logits(tokens, {});  // [2, 7, 40]
     EXPECT_LT(distance(sum(exp(all), {2}), ones({2, 7}, DType::f64)), 1e-14);
@@ -154,7 +154,7 @@ TEST(AdaptiveDecoder, DecodesTokenByTokenWhatItPredictsAtOnce) {
 }
 
 TEST(AdaptiveDecoder, LearnsTokensOfAllClusters) {
-  TransformerConfig c = decoder();
+  TransformerConfig c = adaptive_decoder();
   c.tie_embedding = true;
   Transformer model(c, Init{.gen = Generator{1}});
   Adam adam(named_parameters(model));
@@ -224,13 +224,13 @@ TEST(AdaptiveDecoder, PredictedBytesAreThoseOfTheWidestClusters) {
 
 /// The softmax over all tokens is left as it is.
 TEST(AdaptiveDecoder, WithoutCutoffsThereAreTheParametersOfBefore) {
-  TransformerConfig c = decoder();
+  TransformerConfig c = adaptive_decoder();
   c.cutoffs.clear();
   c.div_value = 1;
   Transformer plain(c, Init{.gen = Generator{1}});
   EXPECT_EQ(parameter(plain, "embed.token.weight").shape(), Shape({40, 16}));
   EXPECT_EQ(parameter(plain, "head.weight").shape(), Shape({40, 16}));
-  Transformer model(decoder(), Init{.gen = Generator{1}});
+  Transformer model(adaptive_decoder(), Init{.gen = Generator{1}});
   EXPECT_EQ(parameter(model, "embed.token.table.2.weight").shape(), Shape({20, 4}));
   EXPECT_EQ(parameter(model, "embed.token.projection.1.weight").shape(), Shape({16, 8}));
   EXPECT_EQ(parameter(model, "head.table.1.weight").shape(), Shape({12, 8}));
@@ -255,7 +255,7 @@ TEST(AdaptiveDecoder, OptionsAreFieldsOfTheTransformer) {
 
 TEST(AdaptiveDecoder, OptionsThatDoNotFitAreNamed) {
   const auto error = [](const std::function<void(TransformerConfig&)>& change) {
-    const TransformerConfig c = with(change);
+    const TransformerConfig c = adaptive_with(change);
     return message_of<ValueError>([&] { Transformer(c, Init{.gen = Generator{1}}); });
   };
   for (const Wiring wiring : {Wiring::encoder, Wiring::encoder_decoder}) {
@@ -273,7 +273,7 @@ TEST(AdaptiveDecoder, OptionsThatDoNotFitAreNamed) {
   EXPECT_TRUE(contains(error([](auto& c) { c.div_value = 32; }), "cluster 2 has no width"));
   EXPECT_TRUE(contains(error([](auto& c) { c.tie_projections = {5}; }), "tie_projections are [5]"));
   EXPECT_TRUE(contains(error([](auto& c) { c.cutoffs.clear(); }), "div_value and tie_projections"));
-  const Transformer model(decoder(), Init{.gen = Generator{1}});
+  const Transformer model(adaptive_decoder(), Init{.gen = Generator{1}});
   const Tensor good = some_tokens(1, 4, 40);
   const Tensor bad = Tensor::from(std::vector<int64_t>{1, 2, 40, 3}, {1, 4});
   EXPECT_TRUE(

@@ -27,11 +27,9 @@
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{1}};
+using AdaptiveSpanChange = std::function<void(AdaptiveSpanConfig&)>;
 
-using Change = std::function<void(AdaptiveSpanConfig&)>;
-
-ModelInfo entry(const std::string& name, const Change& change) {
+ModelInfo adaptive_span_info(const std::string& name, const AdaptiveSpanChange& change) {
   AdaptiveSpanConfig c = adaptive_span_preset("tiny");
   c.vocab = 17;
   c.d_model = 12;
@@ -47,17 +45,20 @@ ModelInfo entry(const std::string& name, const Change& change) {
   return m;
 }
 
-const RegisteredModel post = entry("adaptive_span_post", [](AdaptiveSpanConfig&) {});
-const RegisteredModel pre = entry("adaptive_span_pre", [](AdaptiveSpanConfig& c) {
-  c.norm = NormPlace::pre;
-  c.span_scope = SpanScope::layer;
-  c.trim = 0;
-});
-const RegisteredModel by_token = entry("adaptive_span_dynamic", [](AdaptiveSpanConfig& c) {
-  c.dynamic = true;
-  c.pre_div = 2;
-});
-AdaptiveSpanConfig tiny(const Change& change) {
+const RegisteredModel adaptive_span_post =
+    adaptive_span_info("adaptive_span_post", [](AdaptiveSpanConfig&) {});
+const RegisteredModel adaptive_span_pre =
+    adaptive_span_info("adaptive_span_pre", [](AdaptiveSpanConfig& c) {
+      c.norm = NormPlace::pre;
+      c.span_scope = SpanScope::layer;
+      c.trim = 0;
+    });
+const RegisteredModel adaptive_span_dynamic =
+    adaptive_span_info("adaptive_span_dynamic", [](AdaptiveSpanConfig& c) {
+      c.dynamic = true;
+      c.pre_div = 2;
+    });
+AdaptiveSpanConfig tiny_adaptive_span(const AdaptiveSpanChange& change) {
   AdaptiveSpanConfig c = adaptive_span_preset("tiny");
   change(c);
   return c;
@@ -72,8 +73,8 @@ void set_spans(Module& model, const std::vector<std::vector<double>>& layers) {
 }
 
 /// Returns a model with random weights and spans that differ: z is 0.9, 3, 1.5 and 0 of S = 6.
-AdaptiveSpan made(const Change& change, DType dtype = DType::f64) {
-  AdaptiveSpan model(tiny(change), Init{.gen = Generator{3}, .dtype = dtype});
+AdaptiveSpan adaptive_span(const AdaptiveSpanChange& change, DType dtype = DType::f64) {
+  AdaptiveSpan model(tiny_adaptive_span(change), Init{.gen = Generator{3}, .dtype = dtype});
   randomise(model, 0.4, 7);
   if (model.config().span_scope == SpanScope::layer) {
     set_spans(model, {{0.15}, {0.5}});
@@ -84,7 +85,7 @@ AdaptiveSpan made(const Change& change, DType dtype = DType::f64) {
 }
 
 /// Makes one layer over rows of width 6 with two heads and random weights.
-SpanAttention layer_of(const SpanOptions& spans, bool scores = true) {
+SpanAttention span_layer(const SpanOptions& spans, bool scores = true) {
   const Init init{.gen = Generator{5}, .dtype = DType::f64};
   SpanAttention layer({.d_model = 6, .n_head = 2}, spans,
                       init.at("p").make({spans.most, 3}, Scheme::normal(1)), init);
@@ -96,7 +97,7 @@ SpanAttention layer_of(const SpanOptions& spans, bool scores = true) {
   return layer;
 }
 
-Tensor rows_of(int64_t batch, int64_t n) {
+Tensor span_rows(int64_t batch, int64_t n) {
   return normal({batch, n, 6}, Generator{2}, 0.0, 1.0, DType::f64);
 }
 
@@ -109,12 +110,12 @@ void set_z(SpanAttention& layer, const std::vector<double>& z, double most) {
 
 TEST(AdaptiveSpan, AFullSpanIsAttentionOfAFixedSpan) {
   for (const int64_t trim : {0, 1}) {
-    SpanAttention layer = layer_of({.most = 5, .ramp = 2, .start = 1, .trim = trim});
+    SpanAttention layer = span_layer({.most = 5, .ramp = 2, .start = 1, .trim = trim});
     set_z(layer, {5, 5}, 5);
     const NoGrad off;
     const Init init{.gen = Generator{5}, .dtype = DType::f64};
     const Tensor p = init.at("p").make({5, 3}, Scheme::normal(1));
-    const Tensor x = rows_of(2, 11);
+    const Tensor x = span_rows(2, 11);
     const Projected all = layer.project(x);
     ScoreTerms t;
     t.id = {5, 0};
@@ -129,8 +130,8 @@ TEST(AdaptiveSpan, AFullSpanIsAttentionOfAFixedSpan) {
 
 TEST(AdaptiveSpan, TheMaskHasTheWeightsOfThePaper) {
   const SpanOptions options{.most = 12, .ramp = 4, .trim = 1};
-  SpanAttention layer = layer_of(options, false);  // all scores are 0
-  const Tensor x = rows_of(1, 20);
+  SpanAttention layer = span_layer(options, false);  // all scores are 0
+  const Tensor x = span_rows(1, 20);
   const auto last_row = [&] {  // weights of distances 1, 2, ... in head 0
     const Tensor p = layer.probabilities(x, {});
     std::vector<double> row =
@@ -156,9 +157,9 @@ TEST(AdaptiveSpan, TheMaskHasTheWeightsOfThePaper) {
 }
 
 TEST(AdaptiveSpan, ThePapersFormulaHasNoOffset) {
-  SpanAttention layer = layer_of({.most = 12, .ramp = 4, .offset = 0, .trim = 1}, false);
+  SpanAttention layer = span_layer({.most = 12, .ramp = 4, .offset = 0, .trim = 1}, false);
   set_z(layer, {0, 2}, 12);
-  const Tensor p = layer.probabilities(rows_of(1, 20), {});
+  const Tensor p = layer.probabilities(span_rows(1, 20), {});
   const auto row = contiguous(select(select(select(p, 0, 0), 0, 0), 0, 19)).to_vector<double>();
   for (int64_t distance = 1; distance < 20; ++distance) {
     const double expected = distance < 4 ? static_cast<double>(4 - distance) / 6 : 0;
@@ -170,7 +171,7 @@ TEST(AdaptiveSpan, CutsAreIrrelevant) {
   const Tensor tokens = some_tokens(2, 12, 11);
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t trim : {0, 1, 2}) {
-      const AdaptiveSpan model = made([&](auto& c) {
+      const AdaptiveSpan model = adaptive_span([&](auto& c) {
         c.norm = place;
         c.trim = trim;
         c.dynamic = trim == 2;
@@ -181,8 +182,8 @@ TEST(AdaptiveSpan, CutsAreIrrelevant) {
 }
 
 /// Returns the gradients of the summed losses of the segments, and their total.
-std::vector<Tensor> gradients(AdaptiveSpan& model, const Tensor& tokens,
-                              const std::vector<int64_t>& lengths, double& total) {
+std::vector<Tensor> adaptive_span_gradients(AdaptiveSpan& model, const Tensor& tokens,
+                                            const std::vector<int64_t>& lengths, double& total) {
   for (const NamedTensor& p : named_parameters(model)) set_grad(p.tensor, {});
   SegmentMemory memory = model.empty_memory(tokens.dim(0));
   int64_t at = 0;
@@ -204,7 +205,7 @@ std::vector<Tensor> gradients(AdaptiveSpan& model, const Tensor& tokens,
 /// Compares a trimmed model with an untrimmed one, also with spans at kinks of the mask.
 void expect_trimmed_as_untrimmed(DType dtype, double tolerance, SpanScope scope) {
   const auto with = [&](int64_t trim) {
-    return made(
+    return adaptive_span(
         [&](auto& c) {
           c.trim = trim;
           c.span_max = 16;
@@ -224,10 +225,10 @@ void expect_trimmed_as_untrimmed(DType dtype, double tolerance, SpanScope scope)
     }
     double expected_loss = 0, loss = 0;
     set_spans(untrimmed, shares);
-    const auto expected = gradients(untrimmed, tokens, {9, 1, 14}, expected_loss);
+    const auto expected = adaptive_span_gradients(untrimmed, tokens, {9, 1, 14}, expected_loss);
     for (AdaptiveSpan* model : {&trimmed, &by_three}) {
       set_spans(*model, shares);
-      const auto all = gradients(*model, tokens, {9, 1, 14}, loss);
+      const auto all = adaptive_span_gradients(*model, tokens, {9, 1, 14}, loss);
       EXPECT_NEAR(loss, expected_loss, tolerance * expected_loss);
       const TensorList named = named_parameters(*model);
       for (size_t i = 0; i < named.size(); ++i) {
@@ -252,7 +253,7 @@ TEST(AdaptiveSpan, TrimmingChangesNoGradient) {
 }
 
 TEST(AdaptiveSpan, EachHeadComputesItsOwnSpan) {
-  AdaptiveSpan model = made([](auto& c) {
+  AdaptiveSpan model = adaptive_span([](auto& c) {
     c.span_max = 300;
     c.span_ramp = 32;
     c.trim = 64;
@@ -273,9 +274,9 @@ TEST(AdaptiveSpan, EachHeadComputesItsOwnSpan) {
     c.trim = 64;
     c.persistent = 5;
   };
-  const AdaptiveSpan persistent(tiny(heads_of_64), Init{.device = meta_device});
+  const AdaptiveSpan persistent(tiny_adaptive_span(heads_of_64), Init{.device = meta_device});
   EXPECT_EQ(forward_macs(persistent, 50), macs_of(persistent.config(), {{64, 64}, {64, 64}}, 50));
-  const AdaptiveSpan untrimmed = made([](auto& c) {
+  const AdaptiveSpan untrimmed = adaptive_span([](auto& c) {
     c.span_max = 300;
     c.trim = 0;
   });
@@ -286,7 +287,7 @@ TEST(AdaptiveSpan, ManyHeadsShareLayouts) {
   std::vector<double> shares;
   for (int h = 0; h < 12; ++h) shares.push_back(h / 12.0);
   const auto with = [&](int64_t trim) {
-    AdaptiveSpan model = made([&](auto& c) {
+    AdaptiveSpan model = adaptive_span([&](auto& c) {
       c.n_head = 12;
       c.d_model = 24;
       c.span_max = 60;
@@ -308,7 +309,7 @@ TEST(AdaptiveSpan, ManyHeadsShareLayouts) {
 
 TEST(AdaptiveSpan, DecodesAsSegmentsOfOneToken) {
   for (const int64_t trim : {0, 1, 2}) {
-    const AdaptiveSpan model = made([&](auto& c) {
+    const AdaptiveSpan model = adaptive_span([&](auto& c) {
       c.trim = trim;
       c.dynamic = trim == 2;
     });
@@ -326,7 +327,7 @@ TEST(AdaptiveSpan, DecodesAsSegmentsOfOneToken) {
 }
 
 TEST(AdaptiveSpan, ASpanThatOutgrowsItsKeysSeesFewer) {
-  AdaptiveSpan model = made([](auto& c) {
+  AdaptiveSpan model = adaptive_span([](auto& c) {
     c.n_layer = 1;
     c.span_max = 30;
   });
@@ -345,8 +346,8 @@ TEST(AdaptiveSpan, ASpanThatOutgrowsItsKeysSeesFewer) {
 }
 
 TEST(AdaptiveSpan, WeightsGrowWithTheSpan) {
-  SpanAttention layer = layer_of({.most = 12, .ramp = 4, .trim = 0});
-  const Tensor x = rows_of(1, 20);
+  SpanAttention layer = span_layer({.most = 12, .ramp = 4, .trim = 0});
+  const Tensor x = span_rows(1, 20);
   std::vector<double> before(19, 0.0);
   double sum = 0;
   for (double z = 0; z <= 12; z += 0.25) {
@@ -366,7 +367,7 @@ TEST(AdaptiveSpan, WeightsGrowWithTheSpan) {
 }
 
 TEST(AdaptiveSpan, MaskedKeysHaveNoInfluence) {
-  AdaptiveSpan model = made([](auto& c) {
+  AdaptiveSpan model = adaptive_span([](auto& c) {
     c.n_layer = 1;
     c.span_max = 12;
     c.trim = 0;
@@ -388,8 +389,8 @@ TEST(AdaptiveSpan, MaskedKeysHaveNoInfluence) {
 TEST(AdaptiveSpan, AtAKinkBothKeysCount) {
   constexpr double ramp = 4, h = 1e-6;
   for (const int64_t trim : {0, 1}) {
-    SpanAttention layer = layer_of({.most = 9, .ramp = ramp, .trim = trim}, false);
-    const Tensor x = rows_of(1, 15), w = normal({1, 6}, Generator{8}, 0.0, 1.0, DType::f64);
+    SpanAttention layer = span_layer({.most = 9, .ramp = ramp, .trim = trim}, false);
+    const Tensor x = span_rows(1, 15), w = normal({1, 6}, Generator{8}, 0.0, 1.0, DType::f64);
     const auto loss = [&] { return sum(mul(select(layer.forward(x, {}, Pass{}).y, 1, 14), w)); };
     // used[distance]: what the loss gets of head 0 if all its weight is on the key at `distance`.
     std::vector<double> used(10, 0.0);
@@ -436,7 +437,7 @@ TEST(AdaptiveSpan, AtAKinkBothKeysCount) {
 
 TEST(AdaptiveSpan, ThePenaltyShortensSpans) {
   for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
-    AdaptiveSpan model = made([&](auto& c) {
+    AdaptiveSpan model = adaptive_span([&](auto& c) {
       c.span_penalty = 50;
       c.span_scope = scope;
     });
@@ -480,9 +481,9 @@ TEST(AdaptiveSpan, ThePenaltyShortensSpans) {
 
 /// Returns a dynamic model whose v is 0, with b of each layer in turn for its heads, and an
 /// adaptive one with z = S sigmoid(b); their other parameters are equal.
-std::pair<AdaptiveSpan, AdaptiveSpan> equal_spans(const Change& change, int64_t trim) {
+std::pair<AdaptiveSpan, AdaptiveSpan> equal_spans(const AdaptiveSpanChange& change, int64_t trim) {
   const auto with = [&](bool dynamic) {
-    return made([&](auto& c) {
+    return adaptive_span([&](auto& c) {
       change(c);
       c.dynamic = dynamic;
       c.trim = dynamic ? 1 : trim;
@@ -521,8 +522,8 @@ TEST(AdaptiveSpan, EqualDynamicSpansAreAdaptiveOnes) {
           },
           trim);
       double loss = 0, expected_loss = 0;
-      const auto ours = gradients(dynamic, tokens, {9, 1, 14}, loss);
-      const auto expected = gradients(adaptive, tokens, {9, 1, 14}, expected_loss);
+      const auto ours = adaptive_span_gradients(dynamic, tokens, {9, 1, 14}, loss);
+      const auto expected = adaptive_span_gradients(adaptive, tokens, {9, 1, 14}, expected_loss);
       EXPECT_NEAR(loss, expected_loss, 1e-13 * expected_loss);
       const TensorList named = named_parameters(dynamic);
       for (size_t i = 0; i < named.size(); ++i) {
@@ -545,8 +546,8 @@ TEST(AdaptiveSpan, EqualDynamicSpansAreAdaptiveOnes) {
 
 // The gradients of v and b are sums over the tokens of the gradients of their spans.
 TEST(AdaptiveSpan, GradientsAreSumsOverTokens) {
-  SpanAttention layer = layer_of({.most = 7, .ramp = 3, .dynamic = true, .pre_div = 1.5});
-  const Tensor x = rows_of(2, 11), w = normal({2, 11, 6}, Generator{8}, 0.0, 1.0, DType::f64);
+  SpanAttention layer = span_layer({.most = 7, .ramp = 3, .dynamic = true, .pre_div = 1.5});
+  const Tensor x = span_rows(2, 11), w = normal({2, 11, 6}, Generator{8}, 0.0, 1.0, DType::f64);
   const Tensor b = parameter(layer, "span.bias");
   backward(sum(mul(layer.forward(x, {}, Pass{}).y, w)));
   const auto of_v = grad(parameter(layer, "span.weight")).to_vector<double>();
@@ -587,8 +588,9 @@ TEST(AdaptiveSpan, GradientsAreSumsOverTokens) {
 }
 
 TEST(AdaptiveSpan, DynamicSpansBeginAsInThePaper) {
-  const auto first_spans = [](const Change& change) {
-    const AdaptiveSpan model(tiny(change), Init{.gen = Generator{3}, .dtype = DType::f64});
+  const auto first_spans = [](const AdaptiveSpanChange& change) {
+    const AdaptiveSpan model(tiny_adaptive_span(change),
+                             Init{.gen = Generator{3}, .dtype = DType::f64});
     return model.dynamic_spans(some_tokens(1, 5, 11));
   };
   for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
@@ -606,7 +608,7 @@ TEST(AdaptiveSpan, DynamicSpansBeginAsInThePaper) {
 }
 
 TEST(AdaptiveSpan, DynamicSpansFollowTheTokens) {
-  AdaptiveSpan model = made([](auto& c) {
+  AdaptiveSpan model = adaptive_span([](auto& c) {
     c.dynamic = true;
     c.pre_div = 3;
   });
@@ -635,7 +637,7 @@ TEST(AdaptiveSpan, DynamicSpansFollowTheTokens) {
 
 TEST(AdaptiveSpan, DynamicSpansPayTheirMean) {
   for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
-    AdaptiveSpan model = made([&](auto& c) {
+    AdaptiveSpan model = adaptive_span([&](auto& c) {
       c.dynamic = true;
       c.span_penalty = 50;
       c.span_scope = scope;
@@ -653,9 +655,9 @@ TEST(AdaptiveSpan, DynamicSpansPayTheirMean) {
 // The first row has no other key.
 TEST(AdaptiveSpan, WithoutKeysARowIsThePersistentAverage) {
   constexpr int64_t count = 4;
-  SpanAttention layer = layer_of({.most = 5, .ramp = 2, .persistent = count});
+  SpanAttention layer = span_layer({.most = 5, .ramp = 2, .persistent = count});
   const NoGrad off;
-  const Tensor x = rows_of(2, 3);
+  const Tensor x = span_rows(2, 3);
   const Tensor q = layer.project(x).q;  // [2, 2, 3, 3]
   const Tensor k = mul(parameter(layer, "persistent_key"), std::sqrt(3.0));
   const Tensor v = mul(parameter(layer, "persistent_value"), 2.0);  // sqrt(4)
@@ -668,14 +670,14 @@ TEST(AdaptiveSpan, WithoutKeysARowIsThePersistentAverage) {
 }
 
 TEST(AdaptiveSpan, PersistentVectorsShareTheSoftmax) {
-  SpanAttention plain = layer_of({.most = 5, .ramp = 2});
-  SpanAttention layer = layer_of({.most = 5, .ramp = 2, .persistent = 1});
+  SpanAttention plain = span_layer({.most = 5, .ramp = 2});
+  SpanAttention layer = span_layer({.most = 5, .ramp = 2, .persistent = 1});
   for (NamedTensor& p : named_parameters(plain)) {
     Tensor x = parameter(layer, p.name);
     assign(x, p.tensor.to_vector<double>());
   }
   const NoGrad off;
-  const Tensor x = rows_of(2, 9);
+  const Tensor x = span_rows(2, 9);
   const Tensor weights = plain.probabilities(x, {});
   // The weights of other keys keep their ratios; persistent ones take the rest.
   const auto some = contiguous(layer.probabilities(x, {})).to_vector<double>();
@@ -689,7 +691,7 @@ TEST(AdaptiveSpan, PersistentVectorsShareTheSoftmax) {
 }
 
 /// Returns how many tokens before it the last of 40 tokens depends on, in segments of n.
-int64_t reach_of(const AdaptiveSpan& model, int64_t n) {
+int64_t adaptive_span_reach(const AdaptiveSpan& model, int64_t n) {
   std::vector<int64_t> ids(40);
   std::iota(ids.begin(), ids.end(), 0);
   const auto last = [&] {
@@ -714,14 +716,15 @@ int64_t reach_of(const AdaptiveSpan& model, int64_t n) {
 
 TEST(AdaptiveSpan, ReachIsTheSumOfTheLargestSpans) {
   for (const int64_t trim : {0, 1, 4}) {
-    AdaptiveSpan model = made([&](auto& c) {
+    AdaptiveSpan model = adaptive_span([&](auto& c) {
       c.n_layer = 3;
       c.vocab = 50;
       c.span_max = 10;
       c.trim = trim;
     });
     set_spans(model, {{0.15, 0.5}, {0.3, 0}, {1, 0.2}});  // z = 1.5 and 5; 3 and 0; 10 and 2
-    for (const int64_t n : {1, 4, 5, 20, 40}) EXPECT_EQ(reach_of(model, n), 7 + 5 + 10) << n;
+    for (const int64_t n : {1, 4, 5, 20, 40})
+      EXPECT_EQ(adaptive_span_reach(model, n), 7 + 5 + 10) << n;
   }
 }
 
@@ -730,7 +733,7 @@ TEST(AdaptiveSpan, Gradients) {
     const char* what;
     int64_t length;
     bool memory;
-    Change change;
+    AdaptiveSpanChange change;
   };
   const Case cases[] = {
       {"several blocks", 7, true, [](auto&) {}},
@@ -780,7 +783,7 @@ TEST(AdaptiveSpan, Gradients) {
        }},
   };
   for (const Case& each : cases) {
-    AdaptiveSpan model = made(each.change);
+    AdaptiveSpan model = adaptive_span(each.change);
     set_spans(model, model.config().span_scope == SpanScope::head
                          ? std::vector<std::vector<double>>{{0.13, 0.51}, {0.27, 0.06}}
                          : std::vector<std::vector<double>>{{0.13}, {0.27}});  // not at kinks
@@ -796,7 +799,7 @@ TEST(AdaptiveSpan, Gradients) {
 
 TEST(AdaptiveSpan, PhantomRowsTakeAttention) {
   const auto with = [](bool phantom) {
-    return made([&](auto& c) { c.phantom_zero_memory = phantom; });
+    return adaptive_span([&](auto& c) { c.phantom_zero_memory = phantom; });
   };
   const Tensor tokens = some_tokens(2, 12, 11);
   const auto real = losses_of(with(false), tokens, {6, 6}),
@@ -806,7 +809,7 @@ TEST(AdaptiveSpan, PhantomRowsTakeAttention) {
 }
 
 TEST(AdaptiveSpan, SpansStayF32WhereLayersComputeInBf16) {
-  AdaptiveSpanConfig c = tiny([](auto& x) { x.span_max = 3000; });
+  AdaptiveSpanConfig c = tiny_adaptive_span([](auto& x) { x.span_max = 3000; });
   c.precision = Precision::bf16;
   AdaptiveSpan model(c, Init{.gen = Generator{3}});
   set_spans(model, {{2001.0 / 3000, 0}});  // bf16 has multiples of 8 there
@@ -819,7 +822,7 @@ TEST(AdaptiveSpan, SpansStayF32WhereLayersComputeInBf16) {
 }
 
 TEST(AdaptiveSpan, DynamicSpansAreF32WhereLayersComputeInBf16) {
-  AdaptiveSpanConfig c = tiny([](auto& x) {
+  AdaptiveSpanConfig c = tiny_adaptive_span([](auto& x) {
     x.span_max = 3000;
     x.dynamic = true;
     x.span_init = 2001.0 / 3000;
@@ -836,7 +839,7 @@ TEST(AdaptiveSpan, DynamicSpansAreF32WhereLayersComputeInBf16) {
 // At a marker the answer is 20 tokens back, elsewhere 2: spans are long at markers only.
 TEST(AdaptiveSpan, DynamicSpansAreLongWhereTheyAreNeeded) {
   const LookupTask task{.length = 64, .near = 2, .far = 20, .symbols = 8};
-  AdaptiveSpan model(tiny([](auto& c) {
+  AdaptiveSpan model(tiny_adaptive_span([](auto& c) {
                        c.vocab = 9;
                        c.n_layer = 1;
                        c.d_model = 32;
@@ -879,12 +882,9 @@ TEST(AdaptiveSpan, DynamicSpansAreLongWhereTheyAreNeeded) {
 }
 
 /// Compares losses and gradients of several segments with a file.
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_adaptive_span_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("adaptive_span", name);
-  AdaptiveSpanConfig config;
-  set_fields(config, golden.settings);
-  AdaptiveSpan model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
+  AdaptiveSpan model = golden.build<AdaptiveSpan, AdaptiveSpanConfig>(dtype);
   std::vector<Tensor> losses;
   train_on_segments(golden, model, tolerance, [&](const LanguageModel::Losses& result) {
     losses.push_back(result.total().detach());
@@ -895,11 +895,10 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 }
 
 class AdaptiveSpanGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(AdaptiveSpanGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(AdaptiveSpanGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
+TEST_P(AdaptiveSpanGoldens, InF64) { expect_adaptive_span_golden(GetParam(), DType::f64, 1e-12); }
+TEST_P(AdaptiveSpanGoldens, InF32) { expect_adaptive_span_golden(GetParam(), DType::f32, 2e-5); }
 INSTANTIATE_TEST_SUITE_P(AdaptiveSpan, AdaptiveSpanGoldens,
-                         testing::ValuesIn(golden_names("adaptive_span")),
-                         [](const auto& param) { return param.param; });
+                         testing::ValuesIn(golden_names("adaptive_span")), own_name);
 
 TEST(AdaptiveSpan, HasTheCostsOfThePaper) {
   const auto of = [](const char* preset, double span) {
@@ -926,8 +925,8 @@ TEST(AdaptiveSpan, HasThePublishedSizes) {
 }
 
 TEST(AdaptiveSpan, SaysWhatDoesNotFit) {
-  const auto refusal = [](const Change& change) {
-    return message_of<ValueError>([&] { made(change); });
+  const auto refusal = [](const AdaptiveSpanChange& change) {
+    return message_of<ValueError>([&] { adaptive_span(change); });
   };
   EXPECT_TRUE(contains(refusal([](auto& c) { c.span_max = 0; }), "span_max"));
   EXPECT_TRUE(contains(refusal([](auto& c) { c.span_ramp = 0.5; }), "span_ramp"));
@@ -940,8 +939,8 @@ TEST(AdaptiveSpan, SaysWhatDoesNotFit) {
     c.span_init = 1;
   };
   EXPECT_TRUE(contains(refusal(full), "dynamic spans are below span_max"));
-  const AdaptiveSpan adaptive = made([](auto&) {}),
-                     dynamic = made([](auto&c) { c.dynamic = true; });
+  const AdaptiveSpan adaptive = adaptive_span([](auto&) {}),
+                     dynamic = adaptive_span([](auto&c) { c.dynamic = true; });
   EXPECT_TRUE(contains(message_of<NotImplemented>([&] { dynamic.spans(); }), "dynamic_spans()"));
   EXPECT_TRUE(
       contains(message_of<NotImplemented>([&] { adaptive.dynamic_spans(some_tokens(1, 3, 11)); }),
@@ -956,7 +955,7 @@ TEST(AdaptiveSpan, SaysWhatItSaves) {
   const AdaptiveSpan model(adaptive_span_preset("small"), Init{});
   const std::string text = model.remark(128);
   EXPECT_TRUE(contains(text, "spans: 32.0 tokens on average, 32 at most, of 512")) << text;
-  const AdaptiveSpan dynamic = made([](auto& c) { c.dynamic = true; });
+  const AdaptiveSpan dynamic = adaptive_span([](auto& c) { c.dynamic = true; });
   EXPECT_TRUE(contains(dynamic.remark(4), "each token has its own, 6 at most"));
 }
 

@@ -23,7 +23,7 @@ Tensor drawn_tokens(const LanguageModel& model, int64_t n) {
   return Tensor::from(ids, {1, n});
 }
 
-std::unique_ptr<LanguageModel> built(std::string_view name, const Settings& changes = {}) {
+std::unique_ptr<LanguageModel> model_of(std::string_view name, const Settings& changes = {}) {
   const auto spec = find_model(name);
   set_fields(*spec, changes);
   return spec->build(Init{Generator(5)});
@@ -74,7 +74,7 @@ void expect_rows(const std::vector<float>& map, int64_t keys, const std::vector<
 TEST(AttentionMaps, OfEveryModelAreProbabilitiesWithinItsPattern) {
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
-    const auto model = built(entry.name);
+    const auto model = model_of(entry.name);
     const auto& shown = need<ShowsAttention>(*model);
     const int64_t n = std::min<int64_t>(37, max_input_length(*model));
     const Tensor tokens = drawn_tokens(*model, n);
@@ -96,13 +96,13 @@ TEST(AttentionMaps, OfDecodersAreThoseOfTheirTwoAttentions) {
   std::vector<std::unique_ptr<LanguageModel>> all;
   int64_t writers = 0;
   for (const ModelEntry& entry : models()) {
-    all.push_back(built(entry.name));
+    all.push_back(model_of(entry.name));
     writers += ask<WritesSequences>(*all.back()) != nullptr ? 1 : 0;
   }
   EXPECT_EQ(writers, 3);
-  all.push_back(built("transformer", {{"wiring", Json("encoder_decoder"), "test"}}));
-  all.push_back(built("led", {{"memory", Json("reversible"), "test"}}));
-  all.push_back(built("led", {{"precision", Json("f16"), "test"}}));
+  all.push_back(model_of("transformer", {{"wiring", Json("encoder_decoder"), "test"}}));
+  all.push_back(model_of("led", {{"memory", Json("reversible"), "test"}}));
+  all.push_back(model_of("led", {{"precision", Json("f16"), "test"}}));
   for (const auto& model : all) {
     const auto* const shown = ask<ShowsDecoder>(*model);
     ASSERT_EQ(shown != nullptr, ask<WritesSequences>(*model) != nullptr);
@@ -131,7 +131,7 @@ TEST(AttentionMaps, OfDecodersAreThoseOfTheirTwoAttentions) {
     }
     EXPECT_THROW(shown->decoder_map(source, tokens, shown->decoder_layers(), true), ValueError);
   }
-  const auto decoder = built("transformer");
+  const auto decoder = model_of("transformer");
   EXPECT_EQ(ask<ShowsDecoder>(*decoder), nullptr);
 }
 

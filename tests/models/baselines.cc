@@ -18,28 +18,20 @@
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-const Init f32{.gen = Generator{7}};
-
-TransformerConfig tiny() {
+TransformerConfig tiny_transformer() {
   TransformerConfig c = transformer_preset("tiny");
   c.n_max = 32;
   return c;
 }
 
-Transformer made(const TransformerConfig& c, const Init& init = f64) {
-  Transformer model(c, init);
-  randomise(model, 0.3, 21);
-  return model;
-}
-
-TransformerConfig with(Positions positions) {
-  TransformerConfig c = tiny();
+TransformerConfig with_positions(Positions positions) {
+  TransformerConfig c = tiny_transformer();
   c.positions = positions;
   return c;
 }
@@ -51,24 +43,26 @@ constexpr Positions every_kind[] = {Positions::none, Positions::sinusoid, Positi
 // compute the same function.
 TEST(Transformer, WideWindowsAreFullAttention) {
   for (const int64_t length : {1, 2, 7, 12}) {
-    for (const Init& init : {f64, f32}) {
+    for (const Init& init : {in_f64, in_f32}) {
       const NoGrad off;
-      TransformerConfig c = tiny();
+      TransformerConfig c = tiny_transformer();
       const Tensor tokens = some_tokens(2, length, c.vocab);
-      const Tensor full = made(c, init).logits(tokens, Pass{});
+      const Tensor full = randomised<Transformer>(c, init).logits(tokens, Pass{});
       c.local = Locality::exact;
       for (const int64_t window : {length, length + 3, int64_t{1000}}) {
         c.window = window;
-        EXPECT_TRUE(same_bits(full, made(c, init).logits(tokens, Pass{}))) << length;
+        EXPECT_TRUE(same_bits(full, randomised<Transformer>(c, init).logits(tokens, Pass{})))
+            << length;
       }
       c.local = Locality::block;
       for (const int64_t window : {(length + 1) / 2, length, int64_t{1000}}) {
         c.window = window;
-        EXPECT_TRUE(same_bits(full, made(c, init).logits(tokens, Pass{}))) << length;
+        EXPECT_TRUE(same_bits(full, randomised<Transformer>(c, init).logits(tokens, Pass{})))
+            << length;
       }
       if (length > 2) {
         c.window = length / 2 - 1 > 0 ? length / 2 - 1 : 1;
-        EXPECT_FALSE(same_bits(full, made(c, init).logits(tokens, Pass{})));
+        EXPECT_FALSE(same_bits(full, randomised<Transformer>(c, init).logits(tokens, Pass{})));
       }
     }
   }
@@ -76,10 +70,10 @@ TEST(Transformer, WideWindowsAreFullAttention) {
 
 TEST(Transformer, ProbabilitiesSumToOne) {
   for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = tiny_transformer();
     c.local = local;
     c.window = 3;
-    const Transformer model = made(c);
+    const Transformer model = randomised<Transformer>(c);
     const Tensor map = model.attention_map(some_tokens(1, 11, c.vocab), 1);
     EXPECT_EQ(to_string(map.shape()), "[2, 11, 11]");
     const std::vector<float> p = map.to_vector<float>();
@@ -100,10 +94,10 @@ TEST(Transformer, ProbabilitiesSumToOne) {
 TEST(Transformer, FutureIndependence) {
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
-      for (const Init& init : {f64, f32}) {
-        TransformerConfig c = with(positions);
+      for (const Init& init : {in_f64, in_f32}) {
+        TransformerConfig c = with_positions(positions);
         c.norm = norm;
-        const Transformer model = made(c, init);
+        const Transformer model = randomised<Transformer>(c, init);
         const NoGrad off;
         const Tensor a = some_tokens(1, 12, c.vocab);
         const Tensor before = model.forward({.tokens = a}, Pass{});
@@ -128,11 +122,11 @@ TEST(Transformer, DecodingIsTheFullPass) {
                                         {Locality::exact, 40},
                                         {Locality::block, 3},
                                         {Locality::block, 20}}) {
-      TransformerConfig c = with(positions);
+      TransformerConfig c = with_positions(positions);
       c.local = local;
       c.window = window;
       c.norm = window % 2 == 0 ? NormPlace::pre : NormPlace::post;
-      const Transformer model = made(c);
+      const Transformer model = randomised<Transformer>(c);
       const NoGrad off;
       const Tensor tokens = some_tokens(2, 29, c.vocab);
       const Tensor whole = model.logits(tokens, Pass{});
@@ -147,10 +141,10 @@ TEST(Transformer, DecodingIsTheFullPass) {
 }
 
 TEST(Transformer, DecodingAfterASource) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = tiny_transformer();
   c.wiring = Wiring::encoder_decoder;
   c.positions = Positions::sinusoid;
-  const Transformer model = made(c);
+  const Transformer model = randomised<Transformer>(c);
   const NoGrad off;
   const Tensor source = some_tokens(2, 7, c.vocab, 3), tokens = some_tokens(2, 6, c.vocab);
   const Tensor lengths = Tensor::from(std::vector<int64_t>{7, 4}, {2});
@@ -165,9 +159,9 @@ TEST(Transformer, DecodingAfterASource) {
 
 // Without position embeddings an encoder is equivariant to permutations of its tokens.
 TEST(Transformer, Permutation) {
-  TransformerConfig c = with(Positions::none);
+  TransformerConfig c = with_positions(Positions::none);
   c.wiring = Wiring::encoder;
-  const Transformer model = made(c);
+  const Transformer model = randomised<Transformer>(c);
   const NoGrad off;
   const Tensor tokens = some_tokens(1, 9, c.vocab);
   const Tensor order = Tensor::from(std::vector<int64_t>{4, 0, 8, 2, 6, 1, 7, 3, 5}, {9});
@@ -196,25 +190,25 @@ void copy_shared(Module& from, Module& to) {
 TEST(Transformer, ShawDegenerates) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 12, 17);
-  Transformer full = made(with(Positions::shaw));
+  Transformer full = randomised<Transformer>(with_positions(Positions::shaw));
   set_all(full, "relative_value", 0);
-  TransformerConfig c = with(Positions::shaw);
+  TransformerConfig c = with_positions(Positions::shaw);
   c.shaw_values = false;
-  Transformer keys_only = made(c);
+  Transformer keys_only = randomised<Transformer>(c);
   copy_shared(full, keys_only);
   EXPECT_LT(distance(full.logits(tokens, Pass{}), keys_only.logits(tokens, Pass{})), 1e-13);
 
   set_all(full, "relative_key", 0);
-  Transformer none = made(with(Positions::none));
+  Transformer none = randomised<Transformer>(with_positions(Positions::none));
   copy_shared(full, none);
   EXPECT_LT(distance(full.logits(tokens, Pass{}), none.logits(tokens, Pass{})), 1e-13);
 }
 
 TEST(Transformer, ShawTranslates) {
-  TransformerConfig c = with(Positions::shaw);
+  TransformerConfig c = with_positions(Positions::shaw);
   c.local = Locality::exact;
   c.window = 3;
-  const Transformer model = made(c);
+  const Transformer model = randomised<Transformer>(c);
   const NoGrad off;
   // Two layers with windows of three keys reach four tokens back, so the later tokens cannot tell
   // how far they are from the start.
@@ -248,10 +242,10 @@ TEST(Transformer, SinusoidLayouts) {
       same_bits(sinusoid(3, 10, width, SinusoidLayout::halves, DType::f64, {}),
                 take(sinusoid(3, 10, width, SinusoidLayout::interleaved, DType::f64, {}), ids, 1)));
 
-  TransformerConfig c = with(Positions::sinusoid);
-  Transformer interleaved = made(c);
+  TransformerConfig c = with_positions(Positions::sinusoid);
+  Transformer interleaved = randomised<Transformer>(c);
   c.sinusoid = SinusoidLayout::halves;
-  Transformer halves = made(c);
+  Transformer halves = randomised<Transformer>(c);
   for (NamedTensor& p : named_parameters(halves)) {
     const std::string& n = p.name;
     const bool writes = n.ends_with("attention.out.weight") || n.ends_with("ff.out.weight");
@@ -270,9 +264,9 @@ TEST(Transformer, SinusoidLayouts) {
 // Padding.
 TEST(Transformer, PaddedBatchesEqualSamplesAlone) {
   for (const Positions positions : every_kind) {
-    TransformerConfig c = with(positions);
+    TransformerConfig c = with_positions(positions);
     c.wiring = Wiring::encoder;
-    const Transformer model = made(c);
+    const Transformer model = randomised<Transformer>(c);
     const NoGrad off;
     const std::vector<int64_t> lengths{12, 5, 1, 0};
     const Tensor tokens = some_tokens(4, 12, c.vocab);
@@ -294,8 +288,8 @@ TEST(Transformer, NothingToSeeIsZero) {
                    .n_head = 2,
                    .weights = Scheme::normal(0.5),
                    .out_weights = Scheme::normal(0.5)},
-                  {}, f64);
-  Tensor x = f64.make({2, 5, 16}, Scheme::normal(1));
+                  {}, in_f64);
+  Tensor x = in_f64.make({2, 5, 16}, Scheme::normal(1));
   const Tensor lengths = Tensor::from(std::vector<int64_t>{0, 5}, {2});
   LayerContext ctx;
   ctx.pattern = with_lengths(patterns::dense(), lengths, lengths);
@@ -313,14 +307,14 @@ TEST(Transformer, CrossAttentionOverOneToken) {
                    .cross = true,
                    .weights = Scheme::normal(0.5),
                    .out_weights = Scheme::normal(0.5)},
-                  {}, f64);
+                  {}, in_f64);
   const NoGrad off;
   LayerContext ctx;
-  ctx.encoder_output = f64.at("z").make({2, 1, 16}, Scheme::normal(1)).detach();
+  ctx.encoder_output = in_f64.at("z").make({2, 1, 16}, Scheme::normal(1)).detach();
   ctx.encoder_pattern = patterns::dense();
-  const Tensor x = f64.at("x").make({2, 5, 16}, Scheme::normal(3)).detach();
+  const Tensor x = in_f64.at("x").make({2, 5, 16}, Scheme::normal(3)).detach();
   const Tensor y = layer.forward(x, ctx, Pass{}).y;
-  Linear v(16, 16, false, f64, Scheme::zeros()), out = v;
+  Linear v(16, 16, false, in_f64, Scheme::zeros()), out = v;
   v.weight = parameter(layer, "v.weight");
   out.weight = parameter(layer, "out.weight");
   const Tensor value = out.forward(v.forward(ctx.encoder_output));  // [B, 1, D]
@@ -329,12 +323,12 @@ TEST(Transformer, CrossAttentionOverOneToken) {
 
 // With zero output weights the blocks are the identity.
 TEST(Transformer, ZeroBranchesAreTheIdentity) {
-  Transformer model = made(with(Positions::none));
+  Transformer model = randomised<Transformer>(with_positions(Positions::none));
   set_all(model, "attention.out.weight", 0);
   set_all(model, "ff.out.", 0);
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 9, 17);
-  Normalization norm(NormKind::layer, 16, 1e-5, f64);
+  Normalization norm(NormKind::layer, 16, 1e-5, in_f64);
   norm.weight = parameter(model, "final_norm.weight");
   norm.bias = parameter(model, "final_norm.bias");
   const Tensor expected =
@@ -349,7 +343,7 @@ TEST(Transformer, Gradients) {
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
       for (const int64_t length : {1, 2, 7}) {
-        TransformerConfig c = with(positions);
+        TransformerConfig c = with_positions(positions);
         ++turn;
         c.norm = norm;
         c.tie_embedding = turn % 2 == 0;
@@ -367,7 +361,7 @@ TEST(Transformer, Gradients) {
           c.local = turn % 2 == 0 ? Locality::block : Locality::exact;
           c.window = 3;
         }
-        Transformer model = made(c);
+        Transformer model = randomised<Transformer>(c);
         const Tensor tokens = some_tokens(2, length, c.vocab),
                      y = some_tokens(2, length, c.vocab, 2);
         const Pass pass{.training = true, .gen = Generator{turn}};
@@ -384,11 +378,11 @@ TEST(Transformer, Gradients) {
 
 TEST(Transformer, GradientsBeyondOneTile) {
   for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = tiny_transformer();
     c.local = local;
     c.window = 19;
     c.dropout = 0.1f;
-    Transformer model = made(c);
+    Transformer model = randomised<Transformer>(c);
     const Tensor tokens = some_tokens(1, 101, c.vocab), y = some_tokens(1, 101, c.vocab, 2);
     const Pass pass{.training = true, .gen = Generator{5}};
     EXPECT_EQ(check_parameter_gradients(
@@ -401,14 +395,14 @@ TEST(Transformer, GradientsBeyondOneTile) {
 TEST(Transformer, GradientsOfAnEncoderDecoder) {
   for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
     for (const bool tied : {false, true}) {
-      TransformerConfig c = tiny();
+      TransformerConfig c = tiny_transformer();
       c.wiring = Wiring::encoder_decoder;
       c.norm = norm;
       c.tie_embedding = tied;
       c.dropout = 0.2f;
       c.label_smoothing = 0.1;
       c.positions = tied ? Positions::sinusoid : Positions::shaw;
-      Transformer model = made(c);
+      Transformer model = randomised<Transformer>(c);
       const TransformerInputs in{.tokens = some_tokens(3, 5, c.vocab),
                                  .lengths = Tensor::from(std::vector<int64_t>{7, 3, 0}, {3}),
                                  .source = some_tokens(3, 7, c.vocab, 4)};
@@ -422,10 +416,10 @@ TEST(Transformer, GradientsOfAnEncoderDecoder) {
 }
 
 TEST(Transformer, GradientsOfAClassifier) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = tiny_transformer();
   c.wiring = Wiring::encoder;
   c.classes = 3;
-  Transformer model = made(c);
+  Transformer model = randomised<Transformer>(c);
   const TransformerInputs in{.tokens = some_tokens(2, 7, c.vocab),
                              .lengths = Tensor::from(std::vector<int64_t>{7, 4}, {2})};
   const Tensor classes = Tensor::from(std::vector<int64_t>{2, 0}, {2});
@@ -436,7 +430,7 @@ TEST(Transformer, GradientsOfAClassifier) {
 
   // The classifier reads only the first token, through a tanh.
   const Tensor hidden = model.forward(in, Pass{});
-  Linear pool(16, 16, true, f64, Scheme::zeros()), last(16, 3, true, f64, Scheme::zeros());
+  Linear pool(16, 16, true, in_f64, Scheme::zeros()), last(16, 3, true, in_f64, Scheme::zeros());
   pool.weight = parameter(model, "pool.weight");
   pool.bias = parameter(model, "pool.bias");
   last.weight = parameter(model, "classifier.weight");
@@ -450,11 +444,11 @@ TEST(Transformer, GradientsOfAClassifier) {
 TEST(Transformer, PeriodsBeyondTheReachAreNotLearnt) {
   constexpr int64_t period = 7, batch = 8, length = 22;
   const auto last_loss = [&](int64_t window) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = tiny_transformer();
     c.local = Locality::exact;
     c.window = window;
     c.shaw_clip = period;
-    Transformer model(c, f32);
+    Transformer model(c, in_f32);
     Adam adam(named_parameters(model));
     double loss = 0;
     for (int64_t step = 0; step <= 200; ++step) {
@@ -479,9 +473,9 @@ TEST(Transformer, PeriodsBeyondTheReachAreNotLearnt) {
 // The number of products equals the closed form.
 TEST(Transformer, MacsAreTheClosedForm) {
   const int64_t l = 11, d = 16, f = 32, v = 17, n = 2, batch = 2;
-  TransformerConfig c = tiny();
+  TransformerConfig c = tiny_transformer();
   const auto check = [&](int64_t pairs) {
-    const Transformer model = made(c, f32);
+    const Transformer model = randomised<Transformer>(c, in_f32);
     const NoGrad off;
     const MacCount macs;
     const Tensor tokens = some_tokens(batch, l, v);
@@ -496,7 +490,7 @@ TEST(Transformer, MacsAreTheClosedForm) {
   check(4 * l - 4 * 3 / 2);   // l rows of 4 keys; the first rows have 1, 2, 3
   c.local = Locality::block;  // blocks of 4, 4 and 3: the own block and the block before it
   check(10 + (10 + 16) + (6 + 12));
-  c = tiny();
+  c = tiny_transformer();
   c.wiring = Wiring::encoder;
   check(l * l);
 }
@@ -504,7 +498,7 @@ TEST(Transformer, MacsAreTheClosedForm) {
 // The decoder has cross-attention, and the embedding a projection of its own.
 TEST(Transformer, MacsOfAnEncoderDecoder) {
   for (const int64_t d_embed : {0, 6}) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = tiny_transformer();
     c.wiring = Wiring::encoder_decoder;
     c.activation = Activation::geglu;
     c.d_embed = d_embed;
@@ -515,10 +509,10 @@ TEST(Transformer, MacsOfAnEncoderDecoder) {
 TEST(Transformer, MacsOfADecodedToken) {
   const int64_t d = 16, f = 32, v = 17, n = 2, batch = 2;
   for (const int64_t window : {0, 4}) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = tiny_transformer();
     c.local = window > 0 ? Locality::exact : Locality::none;
     c.window = window;
-    const Transformer model = made(c, f32);
+    const Transformer model = randomised<Transformer>(c, in_f32);
     const auto state = model.start_decoding(batch);
     for (int64_t t = 0; t < 9; ++t) {
       const MacCount macs;

@@ -20,17 +20,15 @@
 namespace longspan::test {
 namespace {
 
-constexpr int64_t kVocab = 7, kEnd = 2;
+constexpr int64_t kBeamVocab = 7, kBeamEnd = 2;
 
-Transformer tiny(Wiring wiring) {
+Transformer beam_model(Wiring wiring) {
   TransformerConfig c = transformer_preset("tiny");
-  c.vocab = kVocab;
+  c.vocab = kBeamVocab;
   c.wiring = wiring;
   c.positions = Positions::sinusoid;
   c.head_bias = true;
-  Transformer model(c, Init{.gen = Generator{7}, .dtype = DType::f64});
-  randomise(model, 0.4, 21);
-  return model;
+  return randomised<Transformer>(c, in_f64, 0.4);
 }
 
 /// Returns log p of every continuation of a prompt [1, n] that has ended or has `count` tokens.
@@ -46,11 +44,11 @@ std::map<std::vector<int64_t>, double> all_continuations(const Transformer& mode
       const auto row = contiguous(select(logits, 1, -1)).to_vector<double>();
       double sum = 0;
       for (const double x : row) sum += std::exp(x);
-      for (int64_t v = 0; v < kVocab; ++v) {
+      for (int64_t v = 0; v < kBeamVocab; ++v) {
         std::vector<int64_t> longer = tokens;
         longer.push_back(v);
         const double p = log_p + row[static_cast<size_t>(v)] - std::log(sum);
-        (v == kEnd || t + 1 == count ? ended : next)[longer] = p;
+        (v == kBeamEnd || t + 1 == count ? ended : next)[longer] = p;
       }
     }
     open = std::move(next);
@@ -67,10 +65,10 @@ std::vector<int64_t> sequence(const Beams& found, int64_t b, int64_t i) {
 
 TEST(BeamSearch, WithRoomForAllFindsTheBestOfAll) {
   const NoGrad off;
-  const Transformer model = tiny(Wiring::decoder);
-  const Tensor prompt = some_tokens(1, 3, kVocab);
+  const Transformer model = beam_model(Wiring::decoder);
+  const Tensor prompt = some_tokens(1, 3, kBeamVocab);
   for (const double penalty : {0.0, 1.0, 2.0}) {
-    const BeamSearch search{.beams = 60, .length_penalty = penalty, .end = kEnd};
+    const BeamSearch search{.beams = 60, .length_penalty = penalty, .end = kBeamEnd};
     const Beams found = beam_search(model, prompt, model.start_decoding(1), 3, search);
     std::multimap<double, std::vector<int64_t>, std::greater<>> expected;
     for (const auto& [tokens, p] : all_continuations(model, prompt, 3)) {
@@ -88,10 +86,10 @@ TEST(BeamSearch, WithRoomForAllFindsTheBestOfAll) {
 // Wu et al. 2016 (1609.08144, eq. 14): log p / ((5 + n) / 6)^penalty.
 TEST(BeamSearch, DividesByThePenaltyOfWu2016) {
   const NoGrad off;
-  const Transformer model = tiny(Wiring::decoder);
-  const Tensor prompt = some_tokens(1, 3, kVocab);
+  const Transformer model = beam_model(Wiring::decoder);
+  const Tensor prompt = some_tokens(1, 3, kBeamVocab);
   const BeamSearch search{
-      .beams = 60, .length_penalty = 0.8, .end = kEnd, .divisor = LengthDivisor::wu2016};
+      .beams = 60, .length_penalty = 0.8, .end = kBeamEnd, .divisor = LengthDivisor::wu2016};
   const Beams found = beam_search(model, prompt, model.start_decoding(1), 3, search);
   const auto all = all_continuations(model, prompt, 3);
   const auto scores = found.scores.to_vector<double>();
@@ -104,19 +102,19 @@ TEST(BeamSearch, DividesByThePenaltyOfWu2016) {
 
 TEST(BeamSearch, TiesGoToTheLowestToken) {
   const NoGrad off;
-  Transformer model = tiny(Wiring::decoder);
+  Transformer model = beam_model(Wiring::decoder);
   randomise(model, 0, 1);  // every token is as likely as every other
   const Beams found =
-      beam_search(model, some_tokens(1, 3, kVocab), model.start_decoding(1), 2, {.beams = 3});
+      beam_search(model, some_tokens(1, 3, kBeamVocab), model.start_decoding(1), 2, {.beams = 3});
   EXPECT_EQ(flatten(found.tokens).to_vector<int64_t>(), (std::vector<int64_t>{0, 0, 0, 1, 0, 2}));
 }
 
 TEST(BeamSearch, ScoresAreThoseOfTeacherForcing) {
   const NoGrad off;
-  const Transformer model = tiny(Wiring::encoder_decoder);
-  const Tensor source = some_tokens(2, 6, kVocab, 5), start = some_tokens(2, 2, kVocab, 9);
+  const Transformer model = beam_model(Wiring::encoder_decoder);
+  const Tensor source = some_tokens(2, 6, kBeamVocab, 5), start = some_tokens(2, 2, kBeamVocab, 9);
   const Tensor lengths = Tensor::from(std::vector<int64_t>{6, 3}, {2});
-  const BeamSearch search{.beams = 3, .length_penalty = 0, .end = kEnd};
+  const BeamSearch search{.beams = 3, .length_penalty = 0, .end = kBeamEnd};
   const Beams found = beam_search(model, start, model.start_decoding(source, lengths), 8, search);
   for (int64_t b = 0; b < 2; ++b) {
     for (int64_t i = 0; i < 3; ++i) {
@@ -132,10 +130,10 @@ TEST(BeamSearch, ScoresAreThoseOfTeacherForcing) {
       double expected = 0;
       for (int64_t t = 0; t < n; ++t) {
         double sum = 0;
-        for (int64_t v = 0; v < kVocab; ++v) {
-          sum += std::exp(logits[static_cast<size_t>((t + 1) * kVocab + v)]);
+        for (int64_t v = 0; v < kBeamVocab; ++v) {
+          sum += std::exp(logits[static_cast<size_t>((t + 1) * kBeamVocab + v)]);
         }
-        expected += logits[static_cast<size_t>((t + 1) * kVocab + y[static_cast<size_t>(t)])] -
+        expected += logits[static_cast<size_t>((t + 1) * kBeamVocab + y[static_cast<size_t>(t)])] -
                     std::log(sum);
       }
       const auto at = static_cast<size_t>(b * 3 + i);
@@ -146,17 +144,17 @@ TEST(BeamSearch, ScoresAreThoseOfTeacherForcing) {
 
 TEST(BeamSearch, OneBeamIsGreedy) {
   const NoGrad off;
-  const Transformer model = tiny(Wiring::decoder);
-  const Tensor prompt = some_tokens(3, 4, kVocab);
+  const Transformer model = beam_model(Wiring::decoder);
+  const Tensor prompt = some_tokens(3, 4, kBeamVocab);
   const Tensor greedy = generate(model, prompt, 9, {.temperature = 0}, Generator{1});
   const Beams one = beam_search(model, prompt, model.start_decoding(3), 9, {.beams = 1});
   EXPECT_EQ(flatten(one.tokens).to_vector<int64_t>(), flatten(greedy).to_vector<int64_t>());
 
   const Beams ended = beam_search(model, prompt, model.start_decoding(3), 9,
-                                  {.beams = 1, .length_penalty = 3, .end = kEnd});
+                                  {.beams = 1, .length_penalty = 3, .end = kBeamEnd});
   for (int64_t b = 0; b < 3; ++b) {
     std::vector<int64_t> y = contiguous(select(greedy, 0, b)).to_vector<int64_t>();
-    const auto end = std::find(y.begin(), y.end(), kEnd);
+    const auto end = std::find(y.begin(), y.end(), kBeamEnd);
     if (end != y.end()) y.erase(end + 1, y.end());
     EXPECT_EQ(sequence(ended, b, 0), y);
   }
@@ -165,9 +163,8 @@ TEST(BeamSearch, OneBeamIsGreedy) {
 // The decoding state of a beam moves with it, whatever a model stores.
 TEST(BeamSearch, MemoriesOfSparseModelsFollowTheirBeams) {
   const NoGrad off;
-  const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-  SparseTransformer sparse(sparse_transformer_preset("tiny"), f64);
-  LongformerLM windows(longformer_lm_preset("tiny"), f64);
+  SparseTransformer sparse(sparse_transformer_preset("tiny"), in_f64);
+  LongformerLM windows(longformer_lm_preset("tiny"), in_f64);
   for (LanguageModel* model :
        {static_cast<LanguageModel*>(&sparse), static_cast<LanguageModel*>(&windows)}) {
     randomise(*model, 0.4, 21);
@@ -236,10 +233,10 @@ TEST(BeamSearch, EveryDecoderFollowsItsBeams) {
 }
 
 TEST(BeamSearch, RepeatsNoNgramAndKeepsTheLeastCount) {
-  const Transformer model = tiny(Wiring::decoder);
+  const Transformer model = beam_model(Wiring::decoder);
   const Tensor prompt = Tensor::from(std::vector<int64_t>{1, 3, 1}, {1, 3});
   for (const int64_t n : {1, 2, 3}) {
-    const BeamSearch search{.beams = 3, .no_repeat_ngram = n, .min_count = 2, .end = kEnd};
+    const BeamSearch search{.beams = 3, .no_repeat_ngram = n, .min_count = 2, .end = kBeamEnd};
     const int64_t count = n == 1 ? 4 : 20;
     const Beams found = beam_search(model, prompt, model.start_decoding(1), count, search);
     for (int64_t i = 0; i < 3; ++i) {
@@ -264,9 +261,9 @@ TEST(BeamSearch, LaterEndsFindBetterTexts) {
   const NoGrad off;
   int better = 0, worse = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
-    Transformer model = tiny(Wiring::decoder);
+    Transformer model = beam_model(Wiring::decoder);
     randomise(model, 0.6, seed);
-    const Tensor prompt = some_tokens(1, 2, kVocab);
+    const Tensor prompt = some_tokens(1, 2, kBeamVocab);
     const auto best = [&](EarlyStopping rule) {
       const BeamSearch search{.beams = 2, .length_penalty = 2, .end = 1, .early_stopping = rule};
       const Beams found = beam_search(model, prompt, model.start_decoding(1), 9, search);
@@ -283,9 +280,9 @@ TEST(BeamSearch, LaterEndsFindBetterTexts) {
 }
 
 TEST(BeamSearch, ASampleDoesNotDependOnTheOthers) {
-  const Transformer model = tiny(Wiring::decoder);
-  const Tensor prompt = some_tokens(3, 4, kVocab);
-  const BeamSearch search{.beams = 3, .end = kEnd};
+  const Transformer model = beam_model(Wiring::decoder);
+  const Tensor prompt = some_tokens(3, 4, kBeamVocab);
+  const BeamSearch search{.beams = 3, .end = kBeamEnd};
   const Beams all = beam_search(model, prompt, model.start_decoding(3), 7, search);
   for (int64_t b = 0; b < 3; ++b) {
     const Tensor own = contiguous(narrow(prompt, 0, b, 1));
@@ -296,11 +293,11 @@ TEST(BeamSearch, ASampleDoesNotDependOnTheOthers) {
 }
 
 TEST(BeamSearch, PromptsOfAnyLengthAreSearchedAsTheyWouldBeAlone) {
-  const Transformer model = tiny(Wiring::decoder);
+  const Transformer model = beam_model(Wiring::decoder);
   const std::vector<std::vector<int32_t>> prompts = {{1, 3, 4}, {5}, {6, 3, 1, 1, 4}};
   for (const BeamSearch& search :
-       {BeamSearch{.beams = 1, .end = kEnd}, BeamSearch{.beams = 3, .end = kEnd},
-        BeamSearch{.beams = 3, .repetition_penalty = 1.5, .no_repeat_ngram = 2, .end = kEnd}}) {
+       {BeamSearch{.beams = 1, .end = kBeamEnd}, BeamSearch{.beams = 3, .end = kBeamEnd},
+        BeamSearch{.beams = 3, .repetition_penalty = 1.5, .no_repeat_ngram = 2, .end = kBeamEnd}}) {
     const Beams found = beam_search(model, prompts, 6, search);
     for (int64_t i = 0; i < 3; ++i) {
       const std::vector<int32_t>& own = prompts[static_cast<size_t>(i)];
@@ -316,30 +313,30 @@ TEST(BeamSearch, PromptsOfAnyLengthAreSearchedAsTheyWouldBeAlone) {
 }
 
 TEST(BeamSearch, BeginsAndEndsAsItMust) {
-  const Transformer model = tiny(Wiring::decoder);
+  const Transformer model = beam_model(Wiring::decoder);
   const Tensor prompt = Tensor::from(std::vector<int32_t>{1, 3}, {1, 2});
-  const Beams found =
-      beam_search(model, prompt, model.start_decoding(1), 4,
-                  {.beams = 2, .min_count = 3, .end = kEnd, .force_begin = 6, .force_end = true});
+  const Beams found = beam_search(
+      model, prompt, model.start_decoding(1), 4,
+      {.beams = 2, .min_count = 3, .end = kBeamEnd, .force_begin = 6, .force_end = true});
   const std::vector<int64_t> tokens = found.tokens.to_vector<int64_t>();
   EXPECT_EQ(tokens[0], 6);
   EXPECT_EQ(tokens[4], 6);
-  EXPECT_EQ(tokens[3], kEnd);
+  EXPECT_EQ(tokens[3], kBeamEnd);
   EXPECT_THROW(
       beam_search(model, prompt, model.start_decoding(1), 4, {.beams = 2, .force_end = true}),
       ValueError);
 }
 
 TEST(BeamSearch, Rejects) {
-  const Transformer model = tiny(Wiring::decoder);
-  const Tensor prompt = some_tokens(1, 2, kVocab);
+  const Transformer model = beam_model(Wiring::decoder);
+  const Tensor prompt = some_tokens(1, 2, kBeamVocab);
   const auto run = [&](const BeamSearch& search, int64_t count = 3) {
     beam_search(model, prompt, model.start_decoding(1), count, search);
   };
   EXPECT_THROW(run({.beams = 0}), ValueError);
   EXPECT_THROW(run({.length_penalty = NAN}), ValueError);
   EXPECT_THROW(run({.no_repeat_ngram = -1}), ValueError);
-  EXPECT_THROW(run({.end = kVocab}), ValueError);
+  EXPECT_THROW(run({.end = kBeamVocab}), ValueError);
   EXPECT_THROW(run({.end = -2}), ValueError);
   EXPECT_THROW(run({.min_count = 3}), ValueError);
   EXPECT_THROW(run({}, 0), ValueError);
@@ -352,10 +349,10 @@ TEST(BeamSearch, Rejects) {
 
 // A NaN or +inf logit is an error anywhere in the row. -inf marks a token that is never chosen.
 TEST(BeamSearch, RejectsLogitsThatAreNoNumbers) {
-  const Tensor prompt = some_tokens(2, 2, kVocab);
+  const Tensor prompt = some_tokens(2, 2, kBeamVocab);
   const double infinity = std::numeric_limits<double>::infinity();
   const auto run = [&](int64_t token, double logit) {
-    Transformer model = tiny(Wiring::decoder);
+    Transformer model = beam_model(Wiring::decoder);
     int changed = 0;
     for (NamedTensor& p : named_parameters(model)) {
       if (p.name != "head.bias") continue;
@@ -365,7 +362,7 @@ TEST(BeamSearch, RejectsLogitsThatAreNoNumbers) {
     EXPECT_EQ(changed, 1);
     return beam_search(model, prompt, model.start_decoding(2), 3, {.beams = 2});
   };
-  for (const int64_t token : {int64_t{0}, int64_t{3}, kVocab - 1}) {
+  for (const int64_t token : {int64_t{0}, int64_t{3}, kBeamVocab - 1}) {
     for (const double bad : {std::nan(""), infinity}) {
       try {
         run(token, bad);
@@ -382,10 +379,7 @@ TEST(BeamSearch, RejectsLogitsThatAreNoNumbers) {
 
 TEST(BeamSearch, FindsWhatTransformersFinds) {
   const GoldenFile golden("long_documents", "beams_bart");
-  TransformerConfig config;
-  set_fields(config, golden.settings);
-  Transformer model(config, Init{.dtype = DType::f64});
-  golden.set_parameters(model);
+  Transformer model = golden.build<Transformer, TransformerConfig>(DType::f64);
   const Tensor start = Tensor::from(std::vector<int64_t>{2, 2}, {2, 1});
   int searches = 0;
   for (; golden["search." + std::to_string(searches) + ".tokens"]; ++searches) {

@@ -20,18 +20,13 @@
 #include "ops/shape.h"
 #include "tests/models/dense_attention.h"
 #include "tests/models/etc_oracle.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-
-BigBirdConfig tiny() { return bigbird_preset("tiny"); }
-
-BigBird made(const BigBirdConfig& c) {
-  BigBird model(c, f64);
-  randomise(model, 0.3, 5);
-  return model;
+BigBird randomised_bigbird(const BigBirdConfig& c) {
+  return randomised<BigBird>(c, in_f64, 0.3, 5);
 }
 
 /// Returns the pattern of one layer for samples of these lengths.
@@ -100,9 +95,9 @@ TEST(BigBirdBlocks, AreDrawnAsByShufflingAList) {
 }
 
 TEST(BigBirdBlocks, HaveTheirLayoutsFromTheCache) {
-  const BigBird model = made(tiny());
+  const BigBird model = randomised_bigbird(bigbird_preset("tiny"));
   const NoGrad off;
-  const Tensor tokens = some_tokens(2, 45, tiny().vocab);
+  const Tensor tokens = some_tokens(2, 45, bigbird_preset("tiny").vocab);
   const Tensor first = model.logits(tokens, Pass{});
   const int64_t layouts = layout_cache_state().made;
   EXPECT_TRUE(same_bits(model.logits(tokens, Pass{}), first));
@@ -112,7 +107,7 @@ TEST(BigBirdBlocks, HaveTheirLayoutsFromTheCache) {
 // With too few blocks for the pattern the model is dense attention, bit for bit. With r = n - 5
 // the middle rows are dense.
 TEST(BigBird, FewBlocksAreDense) {
-  const BigBirdConfig c = tiny();
+  const BigBirdConfig c = bigbird_preset("tiny");
   TransformerConfig t;
   t.wiring = Wiring::encoder;
   t.vocab = c.vocab;
@@ -126,8 +121,8 @@ TEST(BigBird, FewBlocksAreDense) {
   t.activation = c.activation;
   t.positions = Positions::learned;
   t.qkv_bias = t.out_bias = t.head_bias = t.emb_norm = t.mlm_head = t.tie_embedding = true;
-  BigBird model = made(c);
-  Transformer dense(t, f64);
+  BigBird model = randomised_bigbird(c);
+  Transformer dense(t, in_f64);
   copy_parameters(model, dense);
   const NoGrad off;
   for (const int64_t length : {1, 2, 5, 24}) {  // six blocks; the pattern needs seven
@@ -143,27 +138,27 @@ TEST(BigBird, FewBlocksAreDense) {
 // Equals dense attention under the mask, for every plan of random blocks.
 TEST(BigBird, EqualsTheMask) {
   for (const int64_t length : {1, 3, 28, 29, 45, 64, 131}) {
-    BigBirdConfig c = tiny();
+    BigBirdConfig c = bigbird_preset("tiny");
     c.n_head = 4;
     for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
       c.random = plan;
-      const BigBird model = made(c);
+      const BigBird model = randomised_bigbird(c);
       expect_dense(layer_pattern(model, 1, length, {length}),
                    sees_bigbird(c, length, drawn(c, 1, length)), 1, c.n_head, length,
                    fmt::format("{} L {}", name_of_value(plan), length));
     }
   }
   // With blocks of 128, the first 1,024 tokens are eight blocks.
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   c.block = 128;
   c.random = RandomPlan::first_1024;
   constexpr int64_t length = 128 * 12 - 5;
-  expect_dense(layer_pattern(made(c), 0, length, {length}),
+  expect_dense(layer_pattern(randomised_bigbird(c), 0, length, {length}),
                sees_bigbird(c, length, drawn(c, 0, length)), 1, c.n_head, length, "blocks of 128");
 }
 
 TEST(BigBird, EqualsTheMaskOfGivenBlocks) {
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   c.random = RandomPlan::given;
   constexpr int64_t length = 45, n = 12;
   std::vector<int64_t> all;
@@ -182,7 +177,7 @@ TEST(BigBird, EqualsTheMaskOfGivenBlocks) {
       }
     }
   }
-  BigBird model = made(c);
+  BigBird model = randomised_bigbird(c);
   EXPECT_THROW(model.table(0, 0, length), ValueError);
   model.set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2}));
   for (int64_t layer = 0; layer < 2; ++layer) {
@@ -192,13 +187,15 @@ TEST(BigBird, EqualsTheMaskOfGivenBlocks) {
   }
   EXPECT_THROW(model.table(0, 0, 60), ValueError) << "other lengths have other rows";
   EXPECT_THROW(model.set_random_blocks(Tensor::from(all, {4, 1, n - 2, 2})), ShapeError);
-  EXPECT_THROW(made(tiny()).set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2})), ValueError);
+  EXPECT_THROW(randomised_bigbird(bigbird_preset("tiny"))
+                   .set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2})),
+               ValueError);
 }
 
 // A block that a row sees m times counts as m concatenated copies of its keys. The oracle gets
 // the copies as separate rows and sums their gradients.
 TEST(BigBird, RepeatsEqualKeysConcatenated) {
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   c.random = RandomPlan::given;
   c.n_layer = 1;
   constexpr int64_t length = 45, n = 12, heads = 2, width = 5;
@@ -215,11 +212,11 @@ TEST(BigBird, RepeatsEqualKeysConcatenated) {
     }
   }
   const Tensor blocks = Tensor::from(all, {1, heads, n - 2, 2});
-  BigBird strict = made(c);
+  BigBird strict = randomised_bigbird(c);
   strict.set_random_blocks(blocks);
   EXPECT_THROW(strict.table(0, 0, length), ValueError);
   c.count_repeats = true;
-  BigBird model = made(c);
+  BigBird model = randomised_bigbird(c);
   model.set_random_blocks(blocks);
   // Copy m of key j of block k exists for rows that see block k more than m times.
   const auto times = [&](int64_t h, int64_t i, int64_t j) -> int64_t {
@@ -287,10 +284,10 @@ TEST(BigBird, PairCounts) {
   EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
   for (const int64_t b : {4, 16, 64}) {
     for (const int64_t r : {0, 1, 3}) {
-      BigBirdConfig c = tiny();
+      BigBirdConfig c = bigbird_preset("tiny");
       c.block = b;
       c.n_random = r;
-      const BigBird model = made(c);
+      const BigBird model = randomised_bigbird(c);
       for (const int64_t n : {5 + r, 6 + r, int64_t{20}}) {
         const AttentionPattern whole = layer_pattern(model, 0, n * b, {n * b});
         const int64_t per_head = bigbird_pairs(n, b, r);
@@ -317,7 +314,7 @@ TEST(BigBird, PairCounts) {
 TEST(BigBird, RandomBlocks) {
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     for (const int64_t block : {4, 64, 512}) {
-      BigBirdConfig c = tiny();
+      BigBirdConfig c = bigbird_preset("tiny");
       c.block = block;
       c.n_random = 3;
       c.random = plan;
@@ -349,7 +346,7 @@ TEST(BigBird, RandomBlocks) {
     }
   }
   // If three of many blocks are drawn uniformly, every legal block is drawn about equally often.
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   c.n_random = 3;
   constexpr int64_t n = 24, row = 10, heads = 2000;
   std::vector<int64_t> times(n);
@@ -380,10 +377,10 @@ Tensor padded_output(const BigBird& model, const std::vector<int64_t>& tokens, i
 // the reference implementations.
 TEST(BigBird, ThePaddingMattersOnlyToPadded) {
   const NoGrad off;
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   for (const GlobalLast last : {GlobalLast::real, GlobalLast::padded}) {
     c.global_last = last;
-    const BigBird model = made(c);
+    const BigBird model = randomised_bigbird(c);
     const std::vector<int64_t> tokens = some_tokens(1, 37, c.vocab).to_vector<int64_t>();
     const Tensor alone = padded_output(model, tokens, 37);
     EXPECT_EQ(same_bits(alone, padded_output(model, tokens, 45)), last == GlobalLast::real);
@@ -393,8 +390,8 @@ TEST(BigBird, ThePaddingMattersOnlyToPadded) {
 
 TEST(BigBird, SamplesOfABatchAreAlone) {
   const NoGrad off;
-  const BigBirdConfig c = tiny();
-  const BigBird model = made(c);
+  const BigBirdConfig c = bigbird_preset("tiny");
+  const BigBird model = randomised_bigbird(c);
   const std::vector<int64_t> valid{45, 13, 29, 0, 13};
   const Tensor tokens = some_tokens(5, 45, c.vocab);
   const Tensor y = model.forward({.tokens = tokens, .lengths = Tensor::from(valid, {5})}, Pass{});
@@ -412,8 +409,8 @@ TEST(BigBird, SamplesOfABatchAreAlone) {
 // The test against dense attention checks gradients of q, k and v. This one checks the parameters
 // of the tiny model.
 TEST(BigBird, Gradcheck) {
-  const BigBirdConfig c = tiny();
-  BigBird model = made(c);
+  const BigBirdConfig c = bigbird_preset("tiny");
+  BigBird model = randomised_bigbird(c);
   const Tensor tokens = some_tokens(2, 45, c.vocab);
   std::vector<int64_t> ids = tokens.to_vector<int64_t>();
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -432,7 +429,7 @@ TEST(BigBird, EtcModeWithoutRandomBlocksIsEtcBitForBit) {
   c.n_random = 0;
   c.block = 7;
   c.random_seed = 5;
-  Etc model(c, f64), etc(plain, f64);
+  Etc model(c, in_f64), etc(plain, in_f64);
   randomise(etc, 0.3, 5);
   copy_parameters(etc, model);
   const Tensor tokens = some_tokens(2, 29, c.vocab - 2), targets = some_tokens(2, 29, c.vocab, 2);
@@ -472,7 +469,7 @@ TEST(BigBird, EtcModeWithRandomBlocksEqualsTheDenseOracle) {
           }
         }
       }
-      Etc model(c, f64);
+      Etc model(c, in_f64);
       randomise(model, 0.3, 5);
       const EtcInputs in = links.inputs(c);
       const auto weighed = [](const LinkedStreams& x) {
@@ -497,7 +494,7 @@ TEST(BigBird, EtcModeWithRandomBlocksEqualsTheDenseOracle) {
       if (n_l < 29) continue;
       EtcConfig none = c;
       none.n_random = 0;
-      Etc windows(none, f64);
+      Etc windows(none, in_f64);
       copy_parameters(model, windows);
       EXPECT_FALSE(same_bits(windows.forward(in, Pass{}).l, y.l)) << "random blocks are seen";
     }
@@ -509,12 +506,12 @@ TEST(BigBird, EtcModeWithRandomBlocksEqualsTheDenseOracle) {
 TEST(BigBird, CausalRowsEqualTheMask) {
   for (const int64_t block : {1, 4, 16}) {
     for (const int64_t length : {1, 3, 28, 45, 131}) {
-      BigBirdConfig c = tiny();
+      BigBirdConfig c = bigbird_preset("tiny");
       c.block = block;
       c.n_random = 3;
       c.n_head = 4;
       c.causal = true;
-      const BigBird model = made(c);
+      const BigBird model = randomised_bigbird(c);
       const Sees sees = [&](int64_t, int64_t h, int64_t i, int64_t j) {
         const int64_t row = i / block, k = j / block;
         const auto random = past_random_blocks(c, 1, h, row);
@@ -542,10 +539,10 @@ TEST(BigBird, CausalRowsEqualTheMask) {
 TEST(BigBird, CausalDecodingEqualsTheFullPass) {
   const NoGrad off;
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
-    BigBirdConfig c = tiny();
+    BigBirdConfig c = bigbird_preset("tiny");
     c.random = plan;
     c.causal = true;
-    const BigBird model = made(c);
+    const BigBird model = randomised_bigbird(c);
     const Tensor tokens = some_tokens(2, 45, c.vocab);
     const Tensor full = model.logits(tokens, Pass{});
     const auto state = model.start_decoding(2);
@@ -565,7 +562,7 @@ TEST(BigBird, CausalDecodingEqualsTheFullPass) {
     const Tensor greedy = generate(model, prompt, 30, {.temperature = 0}, Generator{1});
     EXPECT_TRUE(same_bits(contiguous(select(one.tokens, 1, 0)), greedy));
   }
-  EXPECT_THROW(made(tiny()).start_decoding(1), NotImplemented);
+  EXPECT_THROW(randomised_bigbird(bigbird_preset("tiny")).start_decoding(1), NotImplemented);
 }
 
 /// Returns the least number of steps from block i to each block j if rows see the blocks in `sees`,
@@ -591,9 +588,9 @@ std::vector<int64_t> steps_from(int64_t i, const std::vector<std::set<int64_t>>&
 // random edges shorten long paths to a few steps.
 TEST(BigBird, TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
   constexpr int64_t n = 64;
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   c.n_random = 3;
-  const BigBird model = made(c);
+  const BigBird model = randomised_bigbird(c);
   const BlockTable table = model.table(0, 0, n * c.block);
   const auto random = random_blocks(c, 0, 0, n);
   std::vector<std::set<int64_t>> all(n), local(n), wired(n);  // wired: local and random edges
@@ -625,9 +622,9 @@ TEST(BigBird, TheFurthestVectorNeedsFullAttention) {
     for (int64_t e = 0; e < width; ++e) norm += a[i * width + e] * a[i * width + e];
     for (int64_t e = 0; e < width; ++e) a[i * width + e] /= std::sqrt(norm);
   }
-  BigBirdConfig c = tiny();
+  BigBirdConfig c = bigbird_preset("tiny");
   c.n_head = 1;
-  const BigBird model = made(c);
+  const BigBird model = randomised_bigbird(c);
   const Tensor x = Tensor::from(a, {1, 1, length, width});
   const AttentionPattern sparse = layer_pattern(model, 0, length, {length});
   std::set<std::pair<int64_t, int64_t>> visible;
@@ -663,10 +660,10 @@ TEST(BigBird, TheFurthestVectorNeedsFullAttention) {
 TEST(BigBird, RejectsWhatDoesNotFit) {
   const auto expect_error = [](const std::function<void(BigBirdConfig&)>& change,
                                const std::string& part) {
-    BigBirdConfig c = tiny();
+    BigBirdConfig c = bigbird_preset("tiny");
     change(c);
     try {
-      const BigBird model(c, f64);
+      const BigBird model(c, in_f64);
       FAIL() << part;
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
@@ -679,9 +676,9 @@ TEST(BigBird, RejectsWhatDoesNotFit) {
   expect_error([](auto& c) { c.causal = true, c.classes = 2; }, "need causal = false");
   expect_error([](auto& c) { c.causal = c.span_head = true; }, "need causal = false");
   EXPECT_THROW(bigbird_preset("none"), ValueError);
-  BigBirdConfig wide = tiny();  // one block holds the whole sequence
+  BigBirdConfig wide = bigbird_preset("tiny");  // one block holds the whole sequence
   wide.block = INT64_MAX;
-  EXPECT_EQ(made(wide).table(0, 0, 45).pairs(), 45 * 45);
+  EXPECT_EQ(randomised_bigbird(wide).table(0, 0, 45).pairs(), 45 * 45);
   expect_error([](auto& c) { c.count_repeats = true; }, "count_repeats is for random = given");
   expect_error(
       [](auto& c) {

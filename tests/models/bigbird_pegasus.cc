@@ -24,16 +24,14 @@
 namespace longspan::test {
 namespace {
 
-BigBirdPegasusConfig tiny(const std::function<void(BigBirdPegasusConfig&)>& change = {}) {
+BigBirdPegasusConfig tiny_pegasus(const std::function<void(BigBirdPegasusConfig&)>& change = {}) {
   BigBirdPegasusConfig c = bigbird_pegasus_preset("tiny");
   if (change) change(c);
   return c;
 }
 
-BigBirdPegasus made(const BigBirdPegasusConfig& c) {
-  BigBirdPegasus model(c, Init{.gen = Generator{1}, .dtype = DType::f64});
-  randomise(model, 0.3, 7);
-  return model;
+BigBirdPegasus randomised_pegasus(const BigBirdPegasusConfig& c) {
+  return randomised<BigBirdPegasus>(c, Init{.gen = Generator{1}, .dtype = DType::f64}, 0.3, 7);
 }
 
 void couple(BigBirdPegasusConfig& c) {
@@ -43,7 +41,7 @@ void couple(BigBirdPegasusConfig& c) {
 }
 
 /// Returns a source of 12 blocks, the last one short, with padding.
-SequenceInputs inputs() {
+SequenceInputs pegasus_inputs() {
   return {.source = some_tokens(2, 45, 23),
           .lengths = Tensor::from(std::vector<int64_t>{45, 31}, {2}),
           .tokens = some_tokens(2, 11, 23, 5)};
@@ -57,33 +55,29 @@ Tensor some_targets() {
 
 class BigBirdPegasusGoldens : public testing::TestWithParam<std::string> {
  public:
-  static void compare(DType dtype, double tolerance) {
+  static void expect_golden(DType dtype, double tolerance) {
     const GoldenFile golden("bigbird_pegasus", GetParam());
-    BigBirdPegasusConfig config;
-    set_fields(config, golden.settings);
-    BigBirdPegasus model(config, Init{.gen = Generator{1}, .dtype = dtype});
+    BigBirdPegasus model = golden.build<BigBirdPegasus, BigBirdPegasusConfig>(dtype);
     model.set_random_blocks(golden["input.random_blocks"]);
-    golden.set_parameters(model);
-    const Pass pass{.training = true, .gen = Generator{1}};
     const SequenceInputs in{.source = golden["input.source"],
                             .lengths = golden["input.lengths"],
                             .tokens = golden["input.tokens"]};
-    golden.expect("output.context", without_padding(model.encode(in, pass), in.lengths), tolerance);
-    const Tensor hidden = model.forward(in, pass);
+    golden.expect("output.context", without_padding(model.encode(in, training), in.lengths),
+                  tolerance);
+    const Tensor hidden = model.forward(in, training);
     golden.expect("output.hidden", hidden, tolerance);
     golden.expect("output.logits", model.head(hidden), tolerance);
-    const Tensor loss = model.loss(hidden, golden["input.targets"], pass);
+    const Tensor loss = model.loss(hidden, golden["input.targets"], training);
     golden.expect("output.loss", loss, tolerance);
     backward(loss);
     golden.expect_gradients(model, tolerance);
   }
 };
 
-TEST_P(BigBirdPegasusGoldens, InF64) { compare(DType::f64, 1e-10); }
-TEST_P(BigBirdPegasusGoldens, InF32) { compare(DType::f32, 1e-5); }
+TEST_P(BigBirdPegasusGoldens, InF64) { expect_golden(DType::f64, 1e-10); }
+TEST_P(BigBirdPegasusGoldens, InF32) { expect_golden(DType::f32, 1e-5); }
 INSTANTIATE_TEST_SUITE_P(BigBird, BigBirdPegasusGoldens,
-                         testing::ValuesIn(golden_names("bigbird_pegasus")),
-                         [](const auto& param) { return param.param; });
+                         testing::ValuesIn(golden_names("bigbird_pegasus")), own_name);
 
 /// Returns the name in a separate decoder of a parameter that the coupled encoder shares, or an
 /// empty name if it is not shared.
@@ -100,13 +94,13 @@ std::string twin(std::string name) {
 // Cross-attention belongs to the decoder alone.
 TEST(BigBird, SharedTensorsGetTheSumOfGradients) {
   for (const NormPlace norm : {NormPlace::post, NormPlace::pre}) {
-    BigBirdPegasusConfig c = tiny(couple);
+    BigBirdPegasusConfig c = tiny_pegasus(couple);
     c.norm = norm;
     c.label_smoothing = 0;
-    BigBirdPegasus coupled = made(c);
+    BigBirdPegasus coupled = randomised_pegasus(c);
     c.couple = false;
     c.n_max_target = c.n_max;  // tables as long as the shared one
-    BigBirdPegasus apart = made(c);
+    BigBirdPegasus apart = randomised_pegasus(c);
     std::map<std::string, Tensor> own;
     for (const NamedTensor& p : named_parameters(apart)) own[p.name] = p.tensor;
     int shared = 0, cross = 0;
@@ -124,7 +118,7 @@ TEST(BigBird, SharedTensorsGetTheSumOfGradients) {
     EXPECT_EQ(cross, 2 * 8);
     EXPECT_EQ(named_parameters(apart).size(), named_parameters(coupled).size() + size_t(shared));
 
-    const SequenceInputs in = inputs();
+    const SequenceInputs in = pegasus_inputs();
     const Pass pass{.training = true, .gen = Generator{3}};
     const Tensor y = coupled.forward(in, pass), z = apart.forward(in, pass);
     EXPECT_TRUE(same_bits(y, z));
@@ -143,10 +137,10 @@ TEST(BigBird, SharedTensorsGetTheSumOfGradients) {
 }
 
 TEST(BigBird, CoupledGradientsAreThoseOfTheLoss) {
-  BigBirdPegasusConfig c = tiny(couple);
+  BigBirdPegasusConfig c = tiny_pegasus(couple);
   c.dropout = 0.1f;
-  BigBirdPegasus model = made(c);
-  const SequenceInputs in = inputs();
+  BigBirdPegasus model = randomised_pegasus(c);
+  const SequenceInputs in = pegasus_inputs();
   const Pass pass{.training = true, .gen = Generator{6}};
   EXPECT_EQ(
       check_parameter_gradients(
@@ -158,8 +152,9 @@ TEST(BigBird, CoupledGradientsAreThoseOfTheLoss) {
 TEST(BigBird, DecodingAfterASourceEqualsTheFullPass) {
   const NoGrad off;
   for (const bool coupled : {false, true}) {
-    const BigBirdPegasus model = made(coupled ? tiny(couple) : tiny());
-    const SequenceInputs in = inputs();
+    const BigBirdPegasus model =
+        randomised_pegasus(coupled ? tiny_pegasus(couple) : tiny_pegasus());
+    const SequenceInputs in = pegasus_inputs();
     const Tensor logits = model.head(model.forward(in, Pass{}));  // [B, L, V]
     const auto state = model.start_decoding(in);
     for (int64_t t = 0; t < 11; ++t) {
@@ -182,8 +177,8 @@ TEST(BigBird, DecodingAfterASourceEqualsTheFullPass) {
 // 9. score = log P / ((5 + tokens) / 6)^alpha, with log P from one forward pass over the result.
 TEST(BigBird, LengthPenaltyIsTheFormula) {
   const NoGrad off;
-  const BigBirdPegasus model = made(tiny());
-  const SequenceInputs in = inputs();
+  const BigBirdPegasus model = randomised_pegasus(tiny_pegasus());
+  const SequenceInputs in = pegasus_inputs();
   const Tensor start = full({2, 1}, 2, DType::i64);
   std::set<int64_t> seen;
   for (int64_t end = 0; end < 23; ++end) {
@@ -242,14 +237,14 @@ double smoothed(const Tensor& logits, const Tensor& targets, double s, bool pad)
 // cross-entropy.
 TEST(BigBird, LabelSmoothingEqualsTheScalarReference) {
   const Pass pass{.training = true, .gen = Generator{6}};
-  const SequenceInputs in = inputs();
+  const SequenceInputs in = pegasus_inputs();
   const Tensor targets = some_targets();
   for (const double s : {0.0, 0.1, 0.35}) {
     for (const bool pad : {false, true}) {
-      BigBirdPegasusConfig c = tiny();
+      BigBirdPegasusConfig c = tiny_pegasus();
       c.label_smoothing = s;
       c.count_pad_loss = pad;
-      BigBirdPegasus model = made(c);
+      BigBirdPegasus model = randomised_pegasus(c);
       const Tensor hidden = model.forward(in, pass).detach();
       const Tensor logits = model.head(hidden).detach();
       EXPECT_NEAR(model.loss(hidden, targets, pass).item(), smoothed(logits, targets, s, pad),
@@ -270,8 +265,8 @@ TEST(BigBird, LabelSmoothingEqualsTheScalarReference) {
 
 TEST(BigBird, PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
-  const BigBirdPegasus model = made(tiny());
-  SequenceInputs in = inputs();
+  const BigBirdPegasus model = randomised_pegasus(tiny_pegasus());
+  SequenceInputs in = pegasus_inputs();
   const Tensor before = model.forward(in, Pass{});
   in.source = concat({in.source, some_tokens(2, 9, 23, 3)}, 1);
   EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
@@ -283,15 +278,15 @@ TEST(BigBirdPegasus, StartsFromAnEncoder) {
   BigBird encoder(e, Init{.gen = Generator{1}, .dtype = DType::f64});
   randomise(encoder, 0.3, 3);
   for (const bool coupled : {true, false}) {
-    BigBirdPegasusConfig c = tiny(couple);
+    BigBirdPegasusConfig c = tiny_pegasus(couple);
     c.couple = coupled;
     c.norm_eps = e.norm_eps;
-    BigBirdPegasus model = made(c);
+    BigBirdPegasus model = randomised_pegasus(c);
     const Tensor cross = clone(parameter(model, "decoder.layers.1.cross.q.weight").detach());
     const std::vector<std::string> kept = start_from_encoder(model, encoder, 0);
     EXPECT_EQ(kept.size(), size_t(2 * (8 + 2) + 1)) << "cross-attention, its norm, and a bias";
     const NoGrad off;
-    const SequenceInputs in = inputs();
+    const SequenceInputs in = pegasus_inputs();
     const Tensor x = encoder.forward({.tokens = in.source, .lengths = in.lengths}, Pass{});
     EXPECT_LE(distance(without_padding(model.encode(in, Pass{}), in.lengths),
                        without_padding(x, in.lengths)),
@@ -303,22 +298,23 @@ TEST(BigBirdPegasus, StartsFromAnEncoder) {
     EXPECT_TRUE(same_bits(parameter(model, "decoder.layers.0.norm3.bias").detach(),
                           parameter(encoder, "layers.0.norm2.bias").detach()));
   }
-  BigBirdPegasus wide = made(tiny([](auto& c) { c.d_ff = 40; }));
+  BigBirdPegasus wide = randomised_pegasus(tiny_pegasus([](auto& c) { c.d_ff = 40; }));
   EXPECT_THROW(start_from_encoder(wide, encoder, 0), ValueError) << "a final norm is missing";
 }
 
 TEST(BigBirdPegasus, Rejects) {
-  EXPECT_THROW(made(tiny([](auto& c) { c.block = 0; })), ValueError);
-  EXPECT_THROW(made(tiny([](auto& c) { c.n_head = 3; })), ValueError);
-  EXPECT_THROW(made(tiny([](auto& c) { c.vocab = 1; })), ValueError);
-  EXPECT_THROW(made(tiny([](auto& c) { c.label_smoothing = 1; })), ValueError);
-  EXPECT_THROW(made(tiny([](auto& c) {
+  EXPECT_THROW(randomised_pegasus(tiny_pegasus([](auto& c) { c.block = 0; })), ValueError);
+  EXPECT_THROW(randomised_pegasus(tiny_pegasus([](auto& c) { c.n_head = 3; })), ValueError);
+  EXPECT_THROW(randomised_pegasus(tiny_pegasus([](auto& c) { c.vocab = 1; })), ValueError);
+  EXPECT_THROW(randomised_pegasus(tiny_pegasus([](auto& c) { c.label_smoothing = 1; })),
+               ValueError);
+  EXPECT_THROW(randomised_pegasus(tiny_pegasus([](auto& c) {
                  couple(c);
                  c.n_max_target = 65;
                })),
                ValueError);
-  const BigBirdPegasus model = made(tiny());
-  SequenceInputs in = inputs();
+  const BigBirdPegasus model = randomised_pegasus(tiny_pegasus());
+  SequenceInputs in = pegasus_inputs();
   in.global = zeros({2, 45}, DType::i32);
   EXPECT_THROW(model.forward(in, Pass{}), ValueError);
   in.global = {};
@@ -331,7 +327,8 @@ TEST(BigBirdPegasus, Rejects) {
 // A source and a target of the same length, on the meta device too.
 TEST(BigBirdPegasus, Macs) {
   const NoGrad off;
-  const BigBirdPegasus model = made(tiny([](auto& c) { c.n_max_target = 64; }));
+  const BigBirdPegasus model =
+      randomised_pegasus(tiny_pegasus([](auto& c) { c.n_max_target = 64; }));
   const MacCount counted;
   const Tensor source = some_tokens(1, 45, 23), tokens = some_tokens(1, 45, 23, 2);
   model.head(model.forward({.source = source, .tokens = tokens}, Pass{}));

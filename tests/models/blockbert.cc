@@ -16,15 +16,12 @@
 #include "ops/patterns/pairs.h"
 #include "ops/shape.h"
 #include "tests/models/dense_attention.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
 using Permutations = std::vector<std::vector<int64_t>>;
-
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-
-BlockBertConfig tiny() { return blockbert_preset("tiny"); }
 
 /// Returns the configuration of a BERT with full attention and the same parameter names.
 TransformerConfig dense_twin(const BlockBertConfig& c) {
@@ -74,22 +71,14 @@ Sees sees_permuted(const Permutations& pi, int64_t length) {
   };
 }
 
-Tensor mlm_targets(const Tensor& tokens) {
-  std::vector<int64_t> ids = tokens.to_vector<int64_t>();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i % 3 != 1) ids[i] = ignored_target;
-  }
-  return Tensor::from(ids, tokens.shape());
-}
-
 // One block is full attention, bit for bit.
 TEST(BlockBert, OneBlockIsDense) {
-  BlockBertConfig c = tiny();
+  BlockBertConfig c = blockbert_preset("tiny");
   c.n_block = 1;
   c.heads_per_shift = {};
-  BlockBert model(c, f64);
+  BlockBert model(c, in_f64);
   randomise(model, 0.3, 5);
-  Transformer dense(dense_twin(c), f64);
+  Transformer dense(dense_twin(c), in_f64);
   copy_parameters(model, dense);
   for (const int64_t length : {1, 2, 7, 22, 64}) {
     const Tensor tokens = some_tokens(2, length, c.vocab), targets = mlm_targets(tokens);
@@ -238,13 +227,13 @@ std::set<int64_t> changed_blocks(const BlockBert& model, int64_t length, int64_t
 }
 
 BlockBert block_model(int64_t n, int64_t layers, const Permutations& pi) {
-  BlockBertConfig c = tiny();
+  BlockBertConfig c = blockbert_preset("tiny");
   c.n_block = n;
   c.n_layer = layers;
   c.n_head = static_cast<int64_t>(pi.size());
   c.permutations.clear();
   for (const auto& p : pi) c.permutations.insert(c.permutations.end(), p.begin(), p.end());
-  BlockBert model(c, f64);
+  BlockBert model(c, in_f64);
   randomise(model, 0.3, 9);
   return model;
 }
@@ -313,10 +302,10 @@ TEST(BlockBert, PaddingGivesZerosNotNaN) {
       },
       4, 2, length, "padded");
 
-  BlockBertConfig c = tiny();
+  BlockBertConfig c = blockbert_preset("tiny");
   c.n_block = 2;
   c.heads_per_shift = {2, 2};
-  BlockBert model(c, f64);
+  BlockBert model(c, in_f64);
   randomise(model, 0.3, 3);
   const NoGrad off;
   const Tensor tokens = some_tokens(4, length, c.vocab);
@@ -354,7 +343,7 @@ TEST(BlockBert, EveryShiftIsNotDenseAttention) {
 
 // The table of models checks gradients at length 11. This test checks the paper's tiny model.
 TEST(BlockBert, Gradcheck) {
-  BlockBert model(tiny(), f64);
+  BlockBert model(blockbert_preset("tiny"), in_f64);
   randomise(model, 0.3, 5);
   const Tensor tokens = some_tokens(2, 22, model.vocab()), targets = mlm_targets(tokens);
   EXPECT_EQ(check_parameter_gradients(
@@ -367,14 +356,14 @@ TEST(BlockBert, Gradcheck) {
 TEST(BlockBert, MaterializedEqualsFused) {
   for (const int64_t n : {1, 3, 5}) {
     for (const int64_t length : {2, 22, 37}) {
-      BlockBertConfig c = tiny();
+      BlockBertConfig c = blockbert_preset("tiny");
       c.n_block = n;
       c.heads_per_shift = n == 1 ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 1, 1};
       c.pad_to_multiple = length == 37 ? 8 : 0;
-      BlockBert fused(c, f64);
+      BlockBert fused(c, in_f64);
       randomise(fused, 0.3, 5);
       c.attention_impl = AttentionImpl::materialized;
-      BlockBert kept(c, f64);
+      BlockBert kept(c, in_f64);
       copy_parameters(fused, kept);
       const Tensor tokens = some_tokens(3, length, c.vocab), targets = mlm_targets(tokens);
       const Tensor lengths = Tensor::from(std::vector<int64_t>{length, length / 2, 1}, {3});
@@ -393,7 +382,7 @@ TEST(BlockBert, MaterializedEqualsFused) {
 
 /// Returns the bytes that a training pass over `batch` sequences saves for its backward pass.
 int64_t saved_bytes(AttentionImpl impl, int64_t n, int64_t batch, int64_t length) {
-  BlockBertConfig c = tiny();
+  BlockBertConfig c = blockbert_preset("tiny");
   c.n_layer = 1;
   c.n_max = length;
   c.n_block = n;
@@ -431,7 +420,7 @@ TEST(BlockBert, MemoryGrowsNTimesSlower) {
 }
 
 TEST(BlockBert, HeadsGetTheirShifts) {
-  BlockBertConfig c = tiny();
+  BlockBertConfig c = blockbert_preset("tiny");
   c.n_head = 12;
   c.heads_per_shift = {8, 2, 2};
   const Permutations pi = block_permutations(c);
@@ -444,10 +433,10 @@ TEST(BlockBert, HeadsGetTheirShifts) {
 TEST(BlockBert, RejectsWhatDoesNotFit) {
   const auto expect_error = [](const std::function<void(BlockBertConfig&)>& change,
                                const std::string& part) {
-    BlockBertConfig c = tiny();
+    BlockBertConfig c = blockbert_preset("tiny");
     change(c);
     try {
-      const BlockBert model(c, f64);
+      const BlockBert model(c, in_f64);
       FAIL() << part;
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
@@ -471,7 +460,7 @@ TEST(BlockBert, RejectsWhatDoesNotFit) {
       "attention_impl = fused");
   expect_error([](auto& c) { c.vocab = 0; }, "vocab is 0");
   expect_error([](auto& c) { c.mask_id = 23; }, "mask_id");
-  const BlockBert model(tiny(), f64);
+  const BlockBert model(blockbert_preset("tiny"), in_f64);
   EXPECT_THROW(model.logits(some_tokens(1, 65, 23), Pass{}), ValueError);
   EXPECT_THROW(model.logits(Tensor::from(std::vector<int64_t>{1, 2}, {2}), Pass{}), ShapeError);
 }

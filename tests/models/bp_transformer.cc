@@ -31,33 +31,31 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/small_models.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{6}};
+const Pass bp_training{.training = true, .gen = Generator{6}};
 
-BpTransformerConfig tiny_config() { return bp_transformer_preset("tiny"); }
+BpTransformerConfig tiny_bp_transformer() { return bp_transformer_preset("tiny"); }
 
-BpTransformer tiny(const BpTransformerConfig& c = tiny_config(), DType dtype = DType::f64) {
-  BpTransformer model(c, Init{.gen = Generator{1}, .dtype = dtype});
-  randomise(model, 0.3, 7);
-  return model;
+BpTransformer bp_model(const BpTransformerConfig& c = tiny_bp_transformer(),
+                       DType dtype = DType::f64) {
+  return randomised<BpTransformer>(c, Init{.gen = Generator{1}, .dtype = dtype}, 0.3, 7);
 }
 
-BpEncoder encoder(
+BpEncoder bp_encoder_model(
     const std::function<void(BpEncoderConfig&)>& change = [](BpEncoderConfig&) {},
     DType dtype = DType::f64) {
   BpEncoderConfig c = bp_encoder_preset("tiny");
   c.pair_classes = 4;
   change(c);
-  BpEncoder model(c, Init{.gen = Generator{1}, .dtype = dtype});
-  randomise(model, 0.3, 7);
-  return model;
+  return randomised<BpEncoder>(c, Init{.gen = Generator{1}, .dtype = dtype}, 0.3, 7);
 }
 
-Tensor wide(const Shape& shape, uint64_t seed) {
+Tensor normal_f64(const Shape& shape, uint64_t seed) {
   return normal(shape, Generator(seed), 0, 1, DType::f64);
 }
 
@@ -65,20 +63,20 @@ Tensor row_of(const Tensor& x, int64_t i) { return contiguous(select(x, 1, i)); 
 
 /// Dense attention and its gradients in f64 over all pairs of a row and a key, most of which are
 /// masked; the label of each pair that is not is in a matrix.
-struct Dense {
+struct DenseEdges {
   std::vector<double> out, dq, dk, dv, dr;
 };
 
-Dense dense(const EdgeLayout& layout, const std::vector<double>& q, const std::vector<double>& k,
-            const std::vector<double>& v, const std::vector<double>& r,
-            const std::vector<double>& dout, int64_t d) {
+DenseEdges dense_edges(const EdgeLayout& layout, const std::vector<double>& q,
+                       const std::vector<double>& k, const std::vector<double>& v,
+                       const std::vector<double>& r, const std::vector<double>& dout, int64_t d) {
   const int64_t R = layout.n_rows, N = layout.n_keys;
   std::vector<int64_t> label(static_cast<size_t>(R * N), -1);
   for (const Edge& e : edges_of(layout)) label[static_cast<size_t>(e.row * N + e.key)] = e.label;
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   const auto at = [d](const std::vector<double>& x, int64_t i) { return x.data() + i * d; };
   const auto to = [d](std::vector<double>& x, int64_t i) { return x.data() + i * d; };
-  Dense y;
+  DenseEdges y;
   y.out.assign(q.size(), 0);
   y.dq = y.out;
   y.dk.assign(k.size(), 0);
@@ -140,13 +138,14 @@ void expect_near(const Tensor& x, const std::vector<double>& expected, double to
 void compare_with_dense(int64_t n, const TreeOptions& o, double tolerance) {
   const auto layout = tree_edges(std::span(&n, 1), o);
   const int64_t d = 3, N = layout->n_rows;
-  Tensor q = wide({1, 1, N, d}, 1), k = wide({1, 1, N, d}, 2), v = wide({1, 1, N, d}, 3),
-         r = wide({o.labels(), d}, 4);
+  Tensor q = normal_f64({1, 1, N, d}, 1), k = normal_f64({1, 1, N, d}, 2),
+         v = normal_f64({1, 1, N, d}, 3), r = normal_f64({o.labels(), d}, 4);
   for (Tensor* x : {&q, &k, &v, &r}) set_requires_grad(*x);
-  const Tensor y = edge_attention(q, k, v, r, layout), dy = wide(y.shape(), 5);
+  const Tensor y = edge_attention(q, k, v, r, layout), dy = normal_f64(y.shape(), 5);
   backward(y, dy);
   const auto values = [](const Tensor& x) { return x.detach().to_vector<double>(); };
-  const Dense expected = dense(*layout, values(q), values(k), values(v), values(r), values(dy), d);
+  const DenseEdges expected =
+      dense_edges(*layout, values(q), values(k), values(v), values(r), values(dy), d);
   const std::string what = fmt::format("n {} k {} causal {}", n, o.k, o.causal);
   expect_near(y, expected.out, tolerance, what + " out");
   expect_near(grad(q), expected.dq, tolerance, what + " dq");
@@ -161,8 +160,8 @@ TEST(BpTransformer, ManyNeighboursAreDenseAttentionWithRelativeVectors) {
       const TreeOptions o{.k = n - 1 + n % 2, .clip = 3, .causal = causal};
       const auto layout = tree_edges(std::span(&n, 1), o, TreeRows::leaves);
       const int64_t d = 4, N = layout->n_keys;
-      const Tensor q = wide({1, 1, n, d}, 1), k = wide({1, 1, N, d}, 2), v = wide({1, 1, N, d}, 3),
-                   r = wide({o.labels(), d}, 4);
+      const Tensor q = normal_f64({1, 1, n, d}, 1), k = normal_f64({1, 1, N, d}, 2),
+                   v = normal_f64({1, 1, N, d}, 3), r = normal_f64({o.labels(), d}, 4);
       const std::vector<double> qs = q.to_vector<double>(), ks = k.to_vector<double>(),
                                 vs = v.to_vector<double>(), rs = r.to_vector<double>();
       std::vector<double> out(static_cast<size_t>(n * d), 0);
@@ -206,7 +205,8 @@ TEST(BpTransformer, WhatElseIsInABatchChangesNoBit) {
   const std::vector<int64_t> lengths = {9, 1, 13, 4};
   const Tensor tokens = some_tokens(4, 13, 17);
   for (const bool causal : {false, true}) {
-    const BpEncoder model = encoder([&](BpEncoderConfig& c) { c.causal = causal; }, DType::f32);
+    const BpEncoder model =
+        bp_encoder_model([&](BpEncoderConfig& c) { c.causal = causal; }, DType::f32);
     const Tensor all = model.class_logits({.tokens = tokens, .lengths = Tensor::from(lengths, {4})},
                                           Pass{});  // [4, 3]
     for (int64_t b = 0; b < 4; ++b) {
@@ -227,7 +227,7 @@ TEST(BpTransformer, WhatElseIsInABatchChangesNoBit) {
 TEST(BpTransformer, TreesSideBySideHaveTheGradientsOfEachAlone) {
   const std::vector<int64_t> lengths = {300, 512, 77};
   const Tensor tokens = some_tokens(3, 512, 17);
-  BpEncoder model = encoder([](BpEncoderConfig& c) { c.mlm_head = false; }, DType::f32);
+  BpEncoder model = bp_encoder_model([](BpEncoderConfig& c) { c.mlm_head = false; }, DType::f32);
   const auto gradients_of = [&](const std::function<Tensor()>& logits) {
     for (const Tensor& p : parameters(model)) set_grad(p, {});
     backward(sum(flatten(logits()), {0}));
@@ -260,11 +260,11 @@ TEST(BpTransformer, TreesSideBySideHaveTheGradientsOfEachAlone) {
 
 TEST(BpTransformer, NoTokenReachesAnEarlierOne) {
   const NoGrad off;
-  BpTransformerConfig c = tiny_config();
+  BpTransformerConfig c = tiny_bp_transformer();
   c.n_layer = 4;
   for (const int64_t k : {1, 3}) {
     c.k = k;
-    const BpTransformer model = tiny(c);
+    const BpTransformer model = bp_model(c);
     const int64_t n = 23;
     const Tensor tokens = some_tokens(1, n, 17), before = model.logits(tokens, Pass{});
     for (const int64_t j : {0, 5, 16, 22}) {
@@ -280,7 +280,7 @@ TEST(BpTransformer, NoTokenReachesAnEarlierOne) {
 
 TEST(BpTransformer, TwoLayersJoinEveryPairOfTokens) {
   const NoGrad off;
-  const BpEncoder model = encoder([](BpEncoderConfig& c) { c.k = 1; });
+  const BpEncoder model = bp_encoder_model([](BpEncoderConfig& c) { c.k = 1; });
   const int64_t n = 21;
   const Tensor tokens = some_tokens(1, n, 17), before = model.logits(tokens, Pass{});
   for (int64_t j = 0; j < n; ++j) {
@@ -295,7 +295,7 @@ TEST(BpTransformer, TwoLayersJoinEveryPairOfTokens) {
 
 TEST(BpTransformer, SpansOfTheFirstLayerAverageTheirTokens) {
   for (const int64_t n : {2, 7, 16}) {
-    const BpEncoder model = encoder();
+    const BpEncoder model = bp_encoder_model();
     const Tensor map = model.attention_map(some_tokens(1, n, 17), 0);  // [H, N, N]
     const int64_t nodes = Tree{n}.nodes();
     const std::vector<float> p = map.to_vector<float>();
@@ -314,13 +314,13 @@ TEST(BpTransformer, SpansOfTheFirstLayerAverageTheirTokens) {
 
 TEST(BpTransformer, GradientsOfTheWholeLanguageModel) {
   for (const int64_t n : {1, 2, 3, 5, 8, 13}) {
-    BpTransformerConfig c = tiny_config();
+    BpTransformerConfig c = tiny_bp_transformer();
     c.dropout = 0.1f;
-    BpTransformer model = tiny(c);
+    BpTransformer model = bp_model(c);
     const Tensor tokens = some_tokens(2, n, 17), targets = some_tokens(2, n, 17, 4);
     EXPECT_EQ(
         check_parameter_gradients(
-            model, [&] { return model.loss(tokens, targets, {}, training).total(); }, 5, 1e-6),
+            model, [&] { return model.loss(tokens, targets, {}, bp_training).total(); }, 5, 1e-6),
         "")
         << n;
   }
@@ -329,7 +329,7 @@ TEST(BpTransformer, GradientsOfTheWholeLanguageModel) {
 TEST(BpTransformer, GradientsOfTheWholeClassifier) {
   const Tensor answers = Tensor::from(std::vector<int64_t>{2, 0}, {2});
   for (const int64_t n : {1, 2, 3, 5, 8, 13}) {
-    BpEncoder model = encoder([](BpEncoderConfig& c) {
+    BpEncoder model = bp_encoder_model([](BpEncoderConfig& c) {
       c.mlm_head = false;
       c.d_embed = 5;
       c.dropout = 0.1f;
@@ -338,9 +338,9 @@ TEST(BpTransformer, GradientsOfTheWholeClassifier) {
         b{.tokens = some_tokens(2, 13, 17, 3),
           .lengths = Tensor::from(std::vector<int64_t>{n, 13}, {2})};
     const auto loss = [&] {
-      return add(
-          cross_entropy(model.class_logits({a.tokens, a.lengths}, training.at("class")), answers),
-          cross_entropy(model.pair_logits(a, b, training.at("pair")), answers));
+      return add(cross_entropy(model.class_logits({a.tokens, a.lengths}, bp_training.at("class")),
+                               answers),
+                 cross_entropy(model.pair_logits(a, b, bp_training.at("pair")), answers));
     };
     EXPECT_EQ(check_parameter_gradients(model, loss, 5, 1e-6), "") << n;
   }
@@ -350,7 +350,7 @@ TEST(BpTransformer, GradientsOfMatchedPairs) {
   const Tensor answers = Tensor::from(std::vector<int64_t>{2, 0}, {2});
   for (const int64_t n : {1, 2, 5, 9}) {
     for (const char* memory : {"standard", "checkpoint"}) {
-      BpEncoder model = encoder([&](BpEncoderConfig& c) {
+      BpEncoder model = bp_encoder_model([&](BpEncoderConfig& c) {
         c.mlm_head = false;
         c.match_layers = 2;
         c.dropout = 0.1f;
@@ -359,7 +359,9 @@ TEST(BpTransformer, GradientsOfMatchedPairs) {
       const SourceTokens a{.tokens = some_tokens(2, n, 17)},
           b{.tokens = some_tokens(2, 13, 17, 3),
             .lengths = Tensor::from(std::vector<int64_t>{n, 13}, {2})};
-      const auto loss = [&] { return cross_entropy(model.pair_logits(a, b, training), answers); };
+      const auto loss = [&] {
+        return cross_entropy(model.pair_logits(a, b, bp_training), answers);
+      };
       EXPECT_EQ(check_parameter_gradients(model, loss, 5, 1e-6), "") << n << " " << memory;
     }
   }
@@ -376,11 +378,11 @@ TEST(BpTransformer, RunsAndThreadsGiveTheSameBits) {
   std::vector<std::vector<Tensor>> runs;
   for (const int threads : {1, 1, 2}) {
     set_num_threads(threads);
-    BpTransformerConfig c = tiny_config();
+    BpTransformerConfig c = tiny_bp_transformer();
     c.dropout = 0.1f;
-    BpTransformer model = tiny(c, DType::f32);
+    BpTransformer model = bp_model(c, DType::f32);
     const Tensor tokens = some_tokens(3, 70, 17);
-    const Tensor loss = model.loss(tokens, tokens, {}, training).total();
+    const Tensor loss = model.loss(tokens, tokens, {}, bp_training).total();
     backward(loss);
     runs.push_back({loss.detach()});
     for (const Tensor& p : parameters(model)) {
@@ -404,7 +406,7 @@ TEST(BpTransformer, OneTokenIsItsOwnRoot) {
     }
   }
   const Tensor token = some_tokens(1, 1, 17);
-  const BpEncoder model = encoder();
+  const BpEncoder model = bp_encoder_model();
   EXPECT_EQ(contiguous(model.attention_map(token, 1)).to_vector<float>(),
             (std::vector<float>{1, 1}));
   EXPECT_TRUE(same_bits(model.roots({.tokens = token}, Pass{}),
@@ -485,7 +487,7 @@ int64_t peak_of(int64_t n, int64_t width, Device device) {
   MemoryTracker& tracker = memory_tracker(device);
   const int64_t before = tracker.live().total();
   tracker.reset_peak();
-  backward(model.loss(tokens, tokens, {}, training).total());
+  backward(model.loss(tokens, tokens, {}, bp_training).total());
   return tracker.peak().total() - before;
 }
 
@@ -505,9 +507,9 @@ TEST(BpTransformer, MemoryGrowsWithTheLength) {
 // ------------------------------------------------------------------------------- further behaviour
 
 TEST(BpTransformer, IntermediateLossesFadeFromTheLowestLayerOn) {
-  BpTransformerConfig c = tiny_config();
+  BpTransformerConfig c = tiny_bp_transformer();
   c.n_layer = 4;
-  BpTransformer model = tiny(c);
+  BpTransformer model = bp_model(c);
   const Tensor tokens = some_tokens(2, 9, 17), targets = some_tokens(2, 9, 17, 2);
   const double last = model.loss(tokens, targets, {}, Pass{}).loss.item();
   // The loss of each layer: that of a model that ends there.
@@ -515,7 +517,7 @@ TEST(BpTransformer, IntermediateLossesFadeFromTheLowestLayerOn) {
   for (int64_t layers = 1; layers <= 4; ++layers) {
     BpTransformerConfig less = c;
     less.n_layer = layers;
-    BpTransformer shorter = tiny(less);
+    BpTransformer shorter = bp_model(less);
     for (NamedTensor& p : named_parameters(shorter)) {
       assign(p.tensor, parameter(model, p.name).detach().to_vector<double>());
     }
@@ -538,9 +540,9 @@ TEST(BpTransformer, IntermediateLossesFadeFromTheLowestLayerOn) {
 
 TEST(BpTransformer, DecodingKeepsCompleteNodesAlone) {
   const NoGrad off;
-  BpTransformerConfig c = tiny_config();
+  BpTransformerConfig c = tiny_bp_transformer();
   c.n_layer = 3;
-  const BpTransformer model = tiny(c);
+  const BpTransformer model = bp_model(c);
   const int64_t n = 70;
   const Tensor tokens = some_tokens(2, n, 17), whole = model.logits(tokens, Pass{});
   const auto state = model.start_decoding(2);
@@ -566,7 +568,7 @@ TEST(BpTransformer, DecodingKeepsCompleteNodesAlone) {
 
 TEST(BpTransformer, BeamsTakeTheirNodesAlong) {
   const NoGrad off;
-  const BpTransformer model = tiny();
+  const BpTransformer model = bp_model();
   const Tensor prompt = some_tokens(2, 3, 17);
   const Beams beams = beam_search(model, prompt, model.start_decoding(2), 20, {.beams = 3});
   for (int64_t b = 0; b < 2; ++b) {
@@ -581,9 +583,9 @@ TEST(BpTransformer, BeamsTakeTheirNodesAlong) {
 
 TEST(BpTransformer, ReversibleStreamsDecodeAsOnePass) {
   const NoGrad off;
-  BpTransformerConfig c = tiny_config();
+  BpTransformerConfig c = tiny_bp_transformer();
   c.memory = "reversible";
-  const BpTransformer model = tiny(c);
+  const BpTransformer model = bp_model(c);
   const Tensor tokens = some_tokens(2, 21, 17), whole = model.logits(tokens, Pass{});
   const auto state = model.start_decoding(2);
   for (int64_t t = 0; t < 21; t += 3) {
@@ -597,7 +599,7 @@ TEST(BpTransformer, ReversibleStreamsDecodeAsOnePass) {
 TEST(BpTransformer, MatchedSequencesReadEachOther) {
   const NoGrad off;
   const auto root_of_first = [&](int64_t layers, const Tensor& b) {
-    BpEncoder model = encoder([&](BpEncoderConfig& c) {
+    BpEncoder model = bp_encoder_model([&](BpEncoderConfig& c) {
       c.match_layers = layers;
       c.pair_classes = 8;
     });
@@ -621,7 +623,8 @@ TEST(BpTransformer, MatchedSequencesReadEachOther) {
 
 TEST(BpTransformer, MatchingDoesNotSeeWhatElseIsInABatch) {
   const NoGrad off;
-  const BpEncoder model = encoder([](BpEncoderConfig& c) { c.match_layers = 2; }, DType::f32);
+  const BpEncoder model =
+      bp_encoder_model([](BpEncoderConfig& c) { c.match_layers = 2; }, DType::f32);
   const SourceTokens a{.tokens = some_tokens(3, 7, 17)},
       b{.tokens = some_tokens(3, 12, 17, 5),
         .lengths = Tensor::from(std::vector<int64_t>{1, 9, 12}, {3})};
@@ -638,7 +641,7 @@ TEST(BpTransformer, MatchingDoesNotSeeWhatElseIsInABatch) {
 
 TEST(BpTransformer, PairsDoNotSeeWhichSideIsLonger) {
   const NoGrad off;
-  const BpEncoder model = encoder([](BpEncoderConfig&) {}, DType::f32);
+  const BpEncoder model = bp_encoder_model([](BpEncoderConfig&) {}, DType::f32);
   const SourceTokens a{.tokens = some_tokens(3, 7, 17)}, b{.tokens = some_tokens(3, 12, 17, 5)};
   const Tensor all = model.pair_logits(a, b, Pass{});
   EXPECT_EQ(to_string(all.shape()), "[3, 4]");
@@ -648,16 +651,16 @@ TEST(BpTransformer, PairsDoNotSeeWhichSideIsLonger) {
 }
 
 TEST(BpTransformer, SaysHowManyPairsThereAre) {
-  EXPECT_TRUE(contains(tiny().remark(64), "64 tokens are a tree with"));
-  EXPECT_TRUE(contains(tiny().remark(64), "full attention has 2080"));
+  EXPECT_TRUE(contains(bp_model().remark(64), "64 tokens are a tree with"));
+  EXPECT_TRUE(contains(bp_model().remark(64), "full attention has 2080"));
 }
 
 TEST(BpTransformer, SaysWhatDoesNotFitTogether) {
   const auto refused = [](const std::function<void(BpTransformerConfig&)>& change) {
     return message_of<ValueError>([&] {
-      BpTransformerConfig c = tiny_config();
+      BpTransformerConfig c = tiny_bp_transformer();
       change(c);
-      tiny(c);
+      bp_model(c);
     });
   };
   EXPECT_TRUE(contains(refused([](auto& c) { c.k = 0; }), "k is 0; expected 1 or more"));
@@ -666,21 +669,21 @@ TEST(BpTransformer, SaysWhatDoesNotFitTogether) {
   EXPECT_TRUE(contains(refused([](auto& c) { c.dropout = 1; }), "dropout is 1"));
   EXPECT_TRUE(contains(refused([](auto& c) { c.dropout_in = 1; }), "dropout_in is 1"));
   EXPECT_TRUE(contains(refused([](auto& c) { c.d_embed = 5; }), "set tie_embedding to false"));
-  const BpTransformer model = tiny();
+  const BpTransformer model = bp_model();
   EXPECT_THROW(model.logits(some_tokens(1, 4, 17).detach().alias({4}, {1}, 0), Pass{}), ShapeError);
   SegmentMemory memory;
   memory.layers.resize(2);
-  EXPECT_THROW(model.loss(some_tokens(1, 4, 17), some_tokens(1, 4, 17), memory, training),
+  EXPECT_THROW(model.loss(some_tokens(1, 4, 17), some_tokens(1, 4, 17), memory, bp_training),
                ValueError);
 
   EXPECT_TRUE(contains(message_of<ValueError>([] {
-                         encoder([](BpEncoderConfig& c) {
+                         bp_encoder_model([](BpEncoderConfig& c) {
                            c.pair_classes = 0;
                            c.match_layers = 1;
                          });
                        }),
                        "match_layers is 1; it needs pair_classes > 0"));
-  const BpEncoder classes = encoder([](BpEncoderConfig& c) { c.pair_classes = 0; });
+  const BpEncoder classes = bp_encoder_model([](BpEncoderConfig& c) { c.pair_classes = 0; });
   const SourceTokens in{.tokens = some_tokens(2, 4, 17)};
   EXPECT_THROW(classes.pair_logits(in, in, Pass{}), ValueError);
   SourceTokens wrong = in;
@@ -695,20 +698,21 @@ TEST(BpTransformer, SaysWhatDoesNotFitTogether) {
   EXPECT_THROW(classes.class_logits({wrong.tokens, wrong.lengths}, Pass{}), ShapeError);
   wrong.tokens = zeros({2, 0}, DType::i64);
   EXPECT_THROW(classes.class_logits({wrong.tokens, wrong.lengths}, Pass{}), ShapeError);
-  const BpEncoder tokens = encoder([](BpEncoderConfig& c) { c.classes = 0; });
+  const BpEncoder tokens = bp_encoder_model([](BpEncoderConfig& c) { c.classes = 0; });
   EXPECT_THROW(tokens.class_logits({in.tokens}, Pass{}), ValueError);
-  EXPECT_THROW(encoder([](BpEncoderConfig& c) { c.mask_id = 17; }), ValueError);
-  EXPECT_THROW(encoder([](BpEncoderConfig& c) { c.d_embed = 5; }), ValueError);
-  const BpEncoder root = encoder([](BpEncoderConfig& c) { c.mlm_head = false; });
+  EXPECT_THROW(bp_encoder_model([](BpEncoderConfig& c) { c.mask_id = 17; }), ValueError);
+  EXPECT_THROW(bp_encoder_model([](BpEncoderConfig& c) { c.d_embed = 5; }), ValueError);
+  const BpEncoder root = bp_encoder_model([](BpEncoderConfig& c) { c.mlm_head = false; });
   EXPECT_THROW(root.logits(in.tokens, Pass{}), ValueError);
 }
 
 TEST(BpTransformer, NothingIsAnEmptyInput) {
   const NoGrad off;
-  const BpTransformer model = tiny();
+  const BpTransformer model = bp_model();
   EXPECT_EQ(to_string(model.logits(zeros({2, 0}, DType::i64), Pass{}).shape()), "[2, 0, 17]");
   EXPECT_EQ(to_string(model.logits(zeros({0, 5}, DType::i64), Pass{}).shape()), "[0, 5, 17]");
-  EXPECT_EQ(to_string(encoder().logits(zeros({2, 0}, DType::i64), Pass{}).shape()), "[2, 0, 17]");
+  EXPECT_EQ(to_string(bp_encoder_model().logits(zeros({2, 0}, DType::i64), Pass{}).shape()),
+            "[2, 0, 17]");
   EXPECT_EQ(model.attention_outline(0, 0).calls.size(), 0u);
 }
 
@@ -716,13 +720,13 @@ TEST(BpTransformer, ReversibleStreamsHaveTheGradientsOfStoredOnes) {
   for (const int64_t layers : {1, 2, 3}) {
     std::vector<std::vector<Tensor>> runs;
     for (const char* policy : {"reversible:exact", "reversible:exact:stored"}) {
-      BpTransformerConfig c = tiny_config();
+      BpTransformerConfig c = tiny_bp_transformer();
       c.n_layer = layers;
       c.dropout = 0.1f;
       c.memory = policy;
-      BpTransformer model = tiny(c, DType::f32);
+      BpTransformer model = bp_model(c, DType::f32);
       const Tensor tokens = some_tokens(2, 19, 17);
-      const Tensor loss = model.loss(tokens, tokens, {}, training).total();
+      const Tensor loss = model.loss(tokens, tokens, {}, bp_training).total();
       backward(loss);
       runs.push_back({loss.detach()});
       for (const Tensor& p : parameters(model)) {
@@ -738,7 +742,7 @@ TEST(BpTransformer, ReversibleMatchingHasTheGradientsOfStoredStreams) {
   for (const int64_t n : {1, 2, 9}) {
     std::vector<std::vector<Tensor>> runs;
     for (const char* policy : {"reversible:exact", "reversible:exact:stored"}) {
-      BpEncoder model = encoder(
+      BpEncoder model = bp_encoder_model(
           [&](BpEncoderConfig& c) {
             c.mlm_head = false;
             c.match_layers = 2;
@@ -747,7 +751,7 @@ TEST(BpTransformer, ReversibleMatchingHasTheGradientsOfStoredStreams) {
           },
           DType::f32);
       const SourceTokens a{.tokens = some_tokens(2, n, 17)}, b{.tokens = some_tokens(2, 13, 17, 3)};
-      const Tensor loss = cross_entropy(model.pair_logits(a, b, training),
+      const Tensor loss = cross_entropy(model.pair_logits(a, b, bp_training),
                                         Tensor::from(std::vector<int64_t>{2, 0}, {2}));
       backward(loss);
       runs.push_back({loss.detach()});

@@ -25,16 +25,12 @@
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{6}};
-
-BpTranslator tiny(
+BpTranslator bp_translator(
     const std::function<void(BpTranslatorConfig&)>& change = [](auto&) {},
     DType dtype = DType::f64) {
   BpTranslatorConfig c = bp_translator_preset("tiny");
   change(c);
-  BpTranslator model(c, Init{.gen = Generator{1}, .dtype = dtype});
-  randomise(model, 0.3, 7);
-  return model;
+  return randomised<BpTranslator>(c, Init{.gen = Generator{1}, .dtype = dtype}, 0.3, 7);
 }
 
 /// Two sources of 14 tokens, of which 14 and 9 are valid. Token 3 ends sentences.
@@ -46,16 +42,16 @@ SourceTokens documents() {
 }
 
 /// Inputs of the decoder, which begin with token 3.
-Tensor inputs() {
+Tensor translator_inputs() {
   const std::vector<int64_t> tokens = {3, 7, 3, 8, 8, 3, 9, 3, 6, 3, 1,
                                        3, 3, 5, 6, 3, 7, 3, 3, 2, 3, 4};
   return Tensor::from(tokens, {2, 11});
 }
 
-void sentences(BpTranslatorConfig& c) { c.sentence_end = 3; }
+void of_sentences(BpTranslatorConfig& c) { c.sentence_end = 3; }
 
 using Keys = std::vector<std::pair<int64_t, int64_t>>;  // first key and number of each row
-Keys keys_of(const EdgeRows& rows) {
+Keys visible_keys(const EdgeRows& rows) {
   Keys all(static_cast<size_t>(rows.layout->n_rows), {-1, 0});
   for (const Edge& e : edges_of(*rows.layout)) {
     auto& [first, count] = all[static_cast<size_t>(e.row)];
@@ -69,10 +65,11 @@ TEST(BpTransformer, APositionBelongsToTheSentenceThatItPredicts) {
   EXPECT_EQ(source.rows, 23);
   const Keys first = {{0, 3}, {3, 4}, {7, 3}, {10, 3}, {13, 1}};
   ASSERT_EQ(source.of_sample[0].size(), first.size());
-  const std::vector<int64_t> sentence = sentences_of_targets("test", inputs(), 3, {0, 0}, true);
+  const std::vector<int64_t> sentence =
+      sentences_of_targets("test", translator_inputs(), 3, {0, 0}, true);
   EXPECT_EQ(sentence, (std::vector<int64_t>{0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4,  //
                                             0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5}));
-  const Keys keys = keys_of(*sentence_rows(source, {0, 1}, sentence));
+  const Keys keys = visible_keys(*sentence_rows(source, {0, 1}, sentence));
   for (size_t i = 0; i < 11; ++i) EXPECT_EQ(keys[i], first[size_t(sentence[i])]) << i;
   // The second source has sentences of 2, 4 and 3 tokens; its target has more.
   EXPECT_EQ(keys[11], (std::pair<int64_t, int64_t>{14, 2}));
@@ -117,7 +114,7 @@ TEST(BpTransformer, NoGradientReachesOtherSentencesThroughAttentionBetweenThem) 
 
 TEST(BpTransformer, GradientsOfTheWholeTranslator) {
   for (const int64_t n : {1, 2, 3, 5, 8, 13}) {
-    BpTranslator model = tiny([&](BpTranslatorConfig& c) {
+    BpTranslator model = bp_translator([&](BpTranslatorConfig& c) {
       c.dropout = 0.1f;
       c.label_smoothing = 0.1;
       c.sentence_end = n % 2 == 1 ? 3 : -1;
@@ -137,8 +134,8 @@ TEST(BpTransformer, GradientsOfTheWholeTranslator) {
 TEST(BpTranslator, DecodesAsItIsTaught) {
   const NoGrad off;
   for (const bool whole : {true, false}) {
-    const BpTranslator model = whole ? tiny() : tiny(sentences);
-    const Tensor tokens = inputs();
+    const BpTranslator model = whole ? bp_translator() : bp_translator(of_sentences);
+    const Tensor tokens = translator_inputs();
     const Tensor logits = model.head(model.forward(documents(), tokens, Pass{}));  // [B, L, V]
     for (const int64_t piece : {1, 4}) {
       const auto state = model.start_after(documents());
@@ -154,7 +151,7 @@ TEST(BpTranslator, DecodesAsItIsTaught) {
 
 TEST(BpTranslator, BeamsKeepTheirSourceAndTheirSentence) {
   const NoGrad off;
-  const BpTranslator model = tiny(sentences);
+  const BpTranslator model = bp_translator(of_sentences);
   const Tensor start = full({2, 1}, 3, DType::i64);
   const Beams beams = beam_search(model, start, model.start_after(documents()), 12, {.beams = 3});
   for (int64_t beam = 0; beam < 3; ++beam) {
@@ -171,21 +168,21 @@ TEST(BpTranslator, BeamsKeepTheirSourceAndTheirSentence) {
 
 TEST(BpTranslator, PaddingOfTheSourceAndOtherSamplesChangeNoBit) {
   const NoGrad off;
-  const BpTranslator model = tiny(sentences, DType::f32);
+  const BpTranslator model = bp_translator(of_sentences, DType::f32);
   const SourceTokens source = documents();
-  const Tensor before = model.forward(source, inputs(), Pass{});
+  const Tensor before = model.forward(source, translator_inputs(), Pass{});
   SourceTokens padded = source;
   padded.tokens = concat({source.tokens, some_tokens(2, 9, 17, 3)}, 1);
-  EXPECT_TRUE(same_bits(model.forward(padded, inputs(), Pass{}), before));
+  EXPECT_TRUE(same_bits(model.forward(padded, translator_inputs(), Pass{}), before));
   const SourceTokens second{.tokens = contiguous(narrow(narrow(source.tokens, 0, 1, 1), 1, 0, 9))};
-  const Tensor own = contiguous(narrow(inputs(), 0, 1, 1));
+  const Tensor own = contiguous(narrow(translator_inputs(), 0, 1, 1));
   EXPECT_TRUE(same_bits(model.forward(second, own, Pass{}), contiguous(narrow(before, 0, 1, 1))));
 }
 
 TEST(BpTranslator, SourcesSideBySideHaveTheGradientsOfEachAlone) {
   const std::vector<int64_t> lengths = {500, 512, 430};
   const Tensor source = some_tokens(3, 512, 17), tokens = some_tokens(3, 20, 17, 4);
-  BpTranslator model = tiny(
+  BpTranslator model = bp_translator(
       [](BpTranslatorConfig& c) {
         c.d_model = 64;
         c.k = 4;
@@ -225,13 +222,13 @@ TEST(BpTranslator, SourcesSideBySideHaveTheGradientsOfEachAlone) {
 
 TEST(BpTranslator, IsASequenceModel) {
   const NoGrad off;
-  const BpTranslator model = tiny();
+  const BpTranslator model = bp_translator();
   const LanguageModel& general = model;
   const Tensor targets = some_tokens(2, 11, 17, 8);
   EXPECT_EQ(general.objective(), Objective::sequence);
-  EXPECT_EQ(score(general, documents(), inputs(), targets).count, 22);
-  EXPECT_THROW(general.logits(inputs(), Pass{}), NotImplemented);
-  EXPECT_THROW(general.loss(inputs(), targets, {}, Pass{}), NotImplemented);
+  EXPECT_EQ(score(general, documents(), translator_inputs(), targets).count, 22);
+  EXPECT_THROW(general.logits(translator_inputs(), Pass{}), NotImplemented);
+  EXPECT_THROW(general.loss(translator_inputs(), targets, {}, Pass{}), NotImplemented);
   EXPECT_EQ(ask<ContinuesSequences>(general), nullptr);
   EXPECT_EQ(forward_macs(BpTranslator(model.config(), Init{.device = meta_device}), 21),
             macs_of(model.config(), 21));
@@ -272,15 +269,15 @@ TEST(BpTranslator, LearnsToWriteSentencesOfItsSource) {
 }
 
 TEST(BpTranslator, SaysWhatDoesNotFitTogether) {
-  EXPECT_THROW(tiny([](auto& c) { c.sentence_end = 17; }), ValueError);
-  EXPECT_THROW(tiny([](auto& c) { c.label_smoothing = 1; }), ValueError);
-  EXPECT_THROW(tiny([](auto& c) { c.k = 0; }), ValueError);
-  const BpTranslator model = tiny();
+  EXPECT_THROW(bp_translator([](auto& c) { c.sentence_end = 17; }), ValueError);
+  EXPECT_THROW(bp_translator([](auto& c) { c.label_smoothing = 1; }), ValueError);
+  EXPECT_THROW(bp_translator([](auto& c) { c.k = 0; }), ValueError);
+  const BpTranslator model = bp_translator();
   SourceTokens source = documents();
   EXPECT_THROW(model.forward(source, some_tokens(3, 4, 17), Pass{}), ShapeError);
   EXPECT_THROW(model.forward(source, zeros({2, 0}, DType::i64), Pass{}), ShapeError);
   source.lengths = Tensor::from(std::vector<int64_t>{14, 15}, {2});
-  EXPECT_THROW(model.forward(source, inputs(), Pass{}), ValueError);
+  EXPECT_THROW(model.forward(source, translator_inputs(), Pass{}), ValueError);
   const auto state = model.start_after(documents());
   EXPECT_TRUE(contains(message_of<ShapeError>([&] { model.decode(some_tokens(3, 1, 17), *state); }),
                        "decoding takes tokens [2, n]"));
@@ -290,20 +287,11 @@ TEST(BpTranslator, SaysWhatDoesNotFitTogether) {
 
 class BpTransformerGoldens : public testing::TestWithParam<std::string> {
  public:
-  template <class Model, class Config>
-  static Model from_file(const GoldenFile& golden, DType dtype) {
-    Config config;
-    set_fields(config, golden.settings);
-    Model model(config, Init{.dtype = dtype});
-    golden.set_parameters(model);
-    return model;
-  }
-
-  static void compare(DType dtype, double tolerance) {
+  static void expect_golden(DType dtype, double tolerance) {
     const GoldenFile golden("bp_transformer", GetParam());
     if (golden.model == "bp_transformer") return language_model(golden, dtype, tolerance);
     if (golden.model == "bp_encoder") return encoder(golden, dtype, tolerance);
-    auto model = from_file<BpTranslator, BpTranslatorConfig>(golden, dtype);
+    auto model = golden.build<BpTranslator, BpTranslatorConfig>(dtype);
     const SourceTokens source{.tokens = golden["input.source"], .lengths = golden["input.lengths"]};
     const Tensor tokens = golden["input.tokens"];
     golden.expect("output.logits", model.head(model.forward(source, tokens, training)), tolerance);
@@ -315,7 +303,7 @@ class BpTransformerGoldens : public testing::TestWithParam<std::string> {
 
  private:
   static void language_model(const GoldenFile& golden, DType dtype, double tolerance) {
-    auto model = from_file<BpTransformer, BpTransformerConfig>(golden, dtype);
+    auto model = golden.build<BpTransformer, BpTransformerConfig>(dtype);
     const Tensor tokens = golden["input.tokens"];
     golden.expect("output.logits", model.logits(tokens, training), tolerance);
     const auto losses = model.loss(tokens, golden["input.targets"], {}, training);
@@ -326,7 +314,7 @@ class BpTransformerGoldens : public testing::TestWithParam<std::string> {
   }
 
   static void encoder(const GoldenFile& golden, DType dtype, double tolerance) {
-    auto model = from_file<BpEncoder, BpEncoderConfig>(golden, dtype);
+    auto model = golden.build<BpEncoder, BpEncoderConfig>(dtype);
     const SourceTokens cut{.tokens = golden["input.tokens"], .lengths = golden["input.lengths"]},
         whole{.tokens = golden["input.tokens"]};
     const Tensor classes = model.class_logits({cut.tokens, cut.lengths}, training),
@@ -344,11 +332,10 @@ class BpTransformerGoldens : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(BpTransformerGoldens, EveryOutputAndGradientInF64) { compare(DType::f64, 1e-10); }
-TEST_P(BpTransformerGoldens, InF32) { compare(DType::f32, 2e-5); }
+TEST_P(BpTransformerGoldens, EveryOutputAndGradientInF64) { expect_golden(DType::f64, 1e-10); }
+TEST_P(BpTransformerGoldens, InF32) { expect_golden(DType::f32, 2e-5); }
 INSTANTIATE_TEST_SUITE_P(Files, BpTransformerGoldens,
-                         testing::ValuesIn(golden_names("bp_transformer")),
-                         [](const auto& param) { return param.param; });
+                         testing::ValuesIn(golden_names("bp_transformer")), own_name);
 
 }  // namespace
 }  // namespace longspan::test

@@ -15,7 +15,7 @@
 namespace longspan::test {
 namespace {
 
-std::unique_ptr<LanguageModel> built(std::string_view name, const Settings& changes = {}) {
+std::unique_ptr<LanguageModel> model_on_meta(std::string_view name, const Settings& changes = {}) {
   const auto spec = find_model(name);
   set_fields(*spec, changes);
   return spec->build(Init{.meta = true});
@@ -49,34 +49,34 @@ struct Switch {
 };
 
 template <class Capability>
-bool has(const LanguageModel& model) {
+bool can(const LanguageModel& model) {
   return ask<Capability>(model) != nullptr;
 }
 
 TEST(Capabilities, FollowTheConfiguration) {
   const Switch switches[] = {
-      {"longformer", "classes", Json(0), Json(3), has<ClassifiesSequences>},
-      {"longformer", "tags", Json(0), Json(3), has<TagsTokens>},
-      {"longformer", "span_head", Json(false), Json(true), has<FindsSpans>},
-      {"longformer", "choice_head", Json(false), Json(true), has<ChoosesCandidates>},
-      {"bp_encoder", "classes", Json(0), Json(3), has<ClassifiesSequences>},
-      {"bigbird", "causal", Json(false), Json(true), has<ContinuesSequences>},
-      {"reformer", "causal", Json(false), Json(true), has<ContinuesSequences>},
-      {"reformer", "causal", Json(true), Json(false), has<FillsMasks>},
-      {"transformer", "wiring", Json("decoder"), Json("encoder"), has<FillsMasks>},
-      {"transformer", "wiring", Json("encoder"), Json("decoder"), has<ContinuesSequences>},
-      {"transformer", "wiring", Json("decoder"), Json("encoder_decoder"), has<WritesSequences>},
-      {"transformer_xl", "mem_len", Json(0), Json(8), has<Streams>},
+      {"longformer", "classes", Json(0), Json(3), can<ClassifiesSequences>},
+      {"longformer", "tags", Json(0), Json(3), can<TagsTokens>},
+      {"longformer", "span_head", Json(false), Json(true), can<FindsSpans>},
+      {"longformer", "choice_head", Json(false), Json(true), can<ChoosesCandidates>},
+      {"bp_encoder", "classes", Json(0), Json(3), can<ClassifiesSequences>},
+      {"bigbird", "causal", Json(false), Json(true), can<ContinuesSequences>},
+      {"reformer", "causal", Json(false), Json(true), can<ContinuesSequences>},
+      {"reformer", "causal", Json(true), Json(false), can<FillsMasks>},
+      {"transformer", "wiring", Json("decoder"), Json("encoder"), can<FillsMasks>},
+      {"transformer", "wiring", Json("encoder"), Json("decoder"), can<ContinuesSequences>},
+      {"transformer", "wiring", Json("decoder"), Json("encoder_decoder"), can<WritesSequences>},
+      {"transformer_xl", "mem_len", Json(0), Json(8), can<Streams>},
   };
   for (const Switch& s : switches) {
     SCOPED_TRACE(std::string(s.model) + " " + s.key);
-    EXPECT_FALSE(s.has(*built(s.model, {{s.key, s.off, "test"}})));
-    EXPECT_TRUE(s.has(*built(s.model, {{s.key, s.on, "test"}})));
+    EXPECT_FALSE(s.has(*model_on_meta(s.model, {{s.key, s.off, "test"}})));
+    EXPECT_TRUE(s.has(*model_on_meta(s.model, {{s.key, s.on, "test"}})));
   }
 }
 
 TEST(Capabilities, WhatIsMissingNamesWhatIsThere) {
-  const auto decoder = built("transformer");
+  const auto decoder = model_on_meta("transformer");
   const std::string text = message_of<NotImplemented>([&] { need<WritesSequences>(*decoder); });
   EXPECT_TRUE(contains(text, "needs writing a sequence after a source")) << text;
   EXPECT_TRUE(contains(text,
@@ -84,11 +84,11 @@ TEST(Capabilities, WhatIsMissingNamesWhatIsThere) {
                        "processes (ranks.sequence), pictures of its attention"))
       << text;
   // Its class has it, and the name of the capability says what to set.
-  const auto encoder = built("longformer");
+  const auto encoder = model_on_meta("longformer");
   const std::string head = message_of<NotImplemented>([&] { need<FindsSpans>(*encoder); });
   EXPECT_TRUE(contains(head, "places of answers (model.span_head)")) << head;
   EXPECT_NE(implements<FindsSpans>(*encoder), nullptr);
-  EXPECT_EQ(implements<FindsSpans>(*built("sparse_transformer")), nullptr);
+  EXPECT_EQ(implements<FindsSpans>(*model_on_meta("sparse_transformer")), nullptr);
 }
 
 TEST(Capabilities, ListModels) {

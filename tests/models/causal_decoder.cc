@@ -66,7 +66,7 @@ class Windowed final : public CausalDecoder {
   }
 };
 
-const RegisteredModel windowed = [] {
+const RegisteredModel causal_decoder = [] {
   ModelInfo m;
   m.name = "causal_decoder";
   m.make = [](const Init& init) { return std::make_unique<Windowed>(init); };

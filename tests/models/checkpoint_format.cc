@@ -12,17 +12,12 @@
 #include "ops/random.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/golden_file.h"
 #include "train/pretrained.h"
 #include "train/state.h"
 
 namespace longspan::test {
 namespace {
-
-std::map<std::string, Tensor> tensors_of(const std::string& path) {
-  std::map<std::string, Tensor> all;
-  for (NamedTensor& t : read_tensors(path)) all[t.name] = t.tensor;
-  return all;
-}
 
 /// Two matrices of 3 and 2 rows and a vector.
 struct Parts : Module {

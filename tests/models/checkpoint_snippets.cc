@@ -25,7 +25,7 @@ const std::string root = std::string(LONGSPAN_SOURCE_DIR) + "/";
 
 BlockBertConfig config_read;  // set by read()
 
-BlockBert read(const std::string& folder) {
+BlockBert read_encoder(const std::string& folder) {
   // <reading>
   EncoderKeys keys;
   load_pretrained_config(folder, keys);
@@ -99,7 +99,7 @@ TEST(CheckpointSnippets, AreThoseOfTheDocs) {
 TEST(CheckpointSnippets, ComputeWhatThePackageDoes) {
   const NoGrad off;
   const std::string folder = root + "tests/oracles/checkpoints/roberta";
-  BlockBert model = read(folder);
+  BlockBert model = read_encoder(folder);
   std::map<std::string, Tensor> expected;
   for (NamedTensor& t : read_tensors(folder + "/expected.safetensors")) {
     expected[t.name] = t.tensor;
@@ -112,7 +112,7 @@ TEST(CheckpointSnippets, ComputeWhatThePackageDoes) {
   EXPECT_LE(distance(logits(model), expected["logits"]), 1e-5);
   const std::string out = testing::TempDir() + "longspan_snippet";
   write(out, model, config_read);
-  EXPECT_TRUE(same_bits(logits(read(out)), logits(model)));
+  EXPECT_TRUE(same_bits(logits(read_encoder(out)), logits(model)));
 }
 
 TEST(CheckpointSnippets, ReadAndWriteAModelWithAMemory) {

@@ -29,9 +29,8 @@
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{1}};
-
-ModelInfo entry(const std::string& name, const std::function<void(CompressiveConfig&)>& change) {
+ModelInfo compressive_info(const std::string& name,
+                           const std::function<void(CompressiveConfig&)>& change) {
   CompressiveConfig c = compressive_preset("tiny");
   c.init_std = 0.3;
   c.embed_std = 0.3;
@@ -48,42 +47,38 @@ ModelInfo entry(const std::string& name, const std::function<void(CompressiveCon
   return m;
 }
 
-const RegisteredModel post =
-    entry("compressive_post", [](CompressiveConfig& c) { c.emb_scale = false; });
-const RegisteredModel pre = entry("compressive_pre_mean", [](CompressiveConfig& c) {
-  c.norm = NormPlace::pre;
-  c.untie_biases = true;
-  c.compression = Compression::mean;
-  c.rate = 3;
-  c.eviction = Eviction::floor;
-});
-const RegisteredModel some = entry("compressive_some_layers", [](CompressiveConfig& c) {
-  c.n_layer = 3;
-  c.memory_layers = {0, 2};
-  c.emb_scale = false;
-});
-const RegisteredModel used = entry("compressive_most_used", [](CompressiveConfig& c) {
-  c.compression = Compression::most_used;
-  c.emb_scale = false;
-});
+const RegisteredModel compressive_post =
+    compressive_info("compressive_post", [](CompressiveConfig& c) { c.emb_scale = false; });
+const RegisteredModel compressive_pre_mean =
+    compressive_info("compressive_pre_mean", [](CompressiveConfig& c) {
+      c.norm = NormPlace::pre;
+      c.untie_biases = true;
+      c.compression = Compression::mean;
+      c.rate = 3;
+      c.eviction = Eviction::floor;
+    });
+const RegisteredModel compressive_some_layers =
+    compressive_info("compressive_some_layers", [](CompressiveConfig& c) {
+      c.n_layer = 3;
+      c.memory_layers = {0, 2};
+      c.emb_scale = false;
+    });
+const RegisteredModel compressive_most_used =
+    compressive_info("compressive_most_used", [](CompressiveConfig& c) {
+      c.compression = Compression::most_used;
+      c.emb_scale = false;
+    });
 
-template <class Model = Compressive, class Config = CompressiveConfig>
-Model made(const std::function<void(Config&)>& change, DType dtype = DType::f64) {
-  Config c;
-  if constexpr (std::is_same_v<Model, Compressive>) {
-    c = compressive_preset("tiny");
-  } else {
-    c = transformer_xl_preset("tiny");
-  }
+/// Returns a model with random parameters, of a configuration like `c` but for a change.
+template <class Model, class Config>
+Model remembering(Config c, const auto& change, DType dtype = DType::f64) {
   change(c);
-  Model model(c, Init{.gen = Generator{3}, .dtype = dtype});
-  randomise(model, 0.4, 7);
-  return model;
+  return randomised<Model>(c, Init{.gen = Generator{3}, .dtype = dtype}, 0.4, 7);
 }
 
 Compressive compressive(const std::function<void(CompressiveConfig&)>& change,
                         DType dtype = DType::f64) {
-  return made<Compressive, CompressiveConfig>(change, dtype);
+  return remembering<Compressive>(compressive_preset("tiny"), change, dtype);
 }
 
 /// Returns the logits of the segments, joined.
@@ -112,7 +107,7 @@ TEST(Compressive, WithoutCompressionItIsTransformerXLWithBothMemories) {
   for (const Compression f :
        {Compression::mean, Compression::max, Compression::conv, Compression::most_used}) {
     for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
-      TransformerXL xl = made<TransformerXL, TransformerXLConfig>([&](auto& c) {
+      TransformerXL xl = remembering<TransformerXL>(transformer_xl_preset("tiny"), [&](auto& c) {
         c.mem_len = 7;
         c.norm = place;
       });
@@ -134,7 +129,8 @@ TEST(Compressive, WithoutCompressionItIsTransformerXLWithBothMemories) {
 }
 
 TEST(Compressive, WithoutACompressedMemoryItIsTransformerXL) {
-  TransformerXL xl = made<TransformerXL, TransformerXLConfig>([](auto& c) { c.mem_len = 4; });
+  TransformerXL xl =
+      remembering<TransformerXL>(transformer_xl_preset("tiny"), [](auto& c) { c.mem_len = 4; });
   Compressive model = compressive([](auto& c) { c.compressed_len = 0; });
   EXPECT_EQ(named_parameters(model).size(), named_parameters(xl).size());
   copy_common(xl, model);
@@ -737,7 +733,7 @@ TEST(Compressive, ZerosAreCompressedToTheBias) {
 }
 
 /// Returns how many tokens before it the hidden state of row `row` of the last segment depends on.
-int64_t reach_of(const Compressive& model, int64_t row, int64_t segments) {
+int64_t compressive_reach(const Compressive& model, int64_t row, int64_t segments) {
   const int64_t length = model.config().segment;
   std::vector<int64_t> ids(static_cast<size_t>(length * segments));
   std::iota(ids.begin(), ids.end(), 0);
@@ -781,8 +777,8 @@ TEST(Compressive, ReachesAsFarAsTheFormulaSays) {
     c.eviction = Eviction::floor;
   });
   EXPECT_EQ(floor.memory_tokens(), 4 + 4 * 4);
-  EXPECT_EQ(reach_of(floor, 3, 14), 43);
-  EXPECT_EQ(reach_of(floor, 0, 14), 40);
+  EXPECT_EQ(compressive_reach(floor, 3, 14), 43);
+  EXPECT_EQ(compressive_reach(floor, 0, 14), 40);
   const Compressive deep = with([](auto& c) {
     c.n_layer = 3;
     c.segment = c.mem_len = 8;
@@ -790,19 +786,19 @@ TEST(Compressive, ReachesAsFarAsTheFormulaSays) {
     c.rate = 4;
   });
   EXPECT_EQ(deep.memory_tokens(), 8 + 4 * 6);
-  EXPECT_EQ(reach_of(deep, 7, 15), 103);
-  EXPECT_EQ(reach_of(deep, 0, 15), 96);
+  EXPECT_EQ(compressive_reach(deep, 7, 15), 103);
+  EXPECT_EQ(compressive_reach(deep, 0, 15), 96);
   const Compressive carry = with([](auto&) {});
-  EXPECT_EQ(reach_of(carry, 3, 9), 2 * (4 + 2 * 4) + 3);
+  EXPECT_EQ(compressive_reach(carry, 3, 9), 2 * (4 + 2 * 4) + 3);
   const auto layers = [&](const std::vector<int64_t>& which) {
     return with([&](auto& c) {
       c.n_layer = 3;
       c.memory_layers = which;
     });
   };
-  EXPECT_EQ(reach_of(layers({1}), 3, 9), 4 + 2 * 4 + 3);
-  EXPECT_EQ(reach_of(layers({0, 2}), 3, 9), 2 * (4 + 2 * 4) + 3);
-  EXPECT_EQ(reach_of(layers({0, 2}), 0, 9), 2 * (4 + 2 * 4));
+  EXPECT_EQ(compressive_reach(layers({1}), 3, 9), 4 + 2 * 4 + 3);
+  EXPECT_EQ(compressive_reach(layers({0, 2}), 3, 9), 2 * (4 + 2 * 4) + 3);
+  EXPECT_EQ(compressive_reach(layers({0, 2}), 0, 9), 2 * (4 + 2 * 4));
 }
 
 TEST(Compressive, LayersWithoutMemoriesKeepNothing) {
@@ -972,7 +968,7 @@ TEST(Compressive, ItsLossFallsWhileTheModelIsFrozen) {
 }
 
 /// Compares logits, losses, memories and gradients of several segments with a file.
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_compressive_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("compressive", name);
   CompressiveConfig config;
   set_fields(config, golden.settings);
@@ -1015,11 +1011,10 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 }
 
 class CompressiveGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(CompressiveGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(CompressiveGoldens, InF32) { compare(GetParam(), DType::f32, 5e-5); }
+TEST_P(CompressiveGoldens, InF64) { expect_compressive_golden(GetParam(), DType::f64, 1e-12); }
+TEST_P(CompressiveGoldens, InF32) { expect_compressive_golden(GetParam(), DType::f32, 5e-5); }
 INSTANTIATE_TEST_SUITE_P(Compressive, CompressiveGoldens,
-                         testing::ValuesIn(golden_names("compressive")),
-                         [](const auto& param) { return param.param; });
+                         testing::ValuesIn(golden_names("compressive")), own_name);
 
 TEST(Compressive, BucketsOfAttentionAddUp) {
   const Compressive model = compressive([](auto&) {}, DType::f32);

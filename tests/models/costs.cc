@@ -63,7 +63,7 @@ int64_t bart_of(int64_t n_layer, int64_t d, int64_t d_ff, int64_t vocab, int64_t
 int64_t local_width(const SparseTransformerConfig& c) {
   return c.paper_window ? c.stride + 1 : c.stride;
 }
-bool has(const std::vector<IndexSet>& sets, IndexSet set) {
+bool has_set(const std::vector<IndexSet>& sets, IndexSet set) {
   return std::find(sets.begin(), sets.end(), set) != sets.end();
 }
 
@@ -101,7 +101,7 @@ int64_t merged_pairs(const SparseTransformerConfig& c, const std::vector<IndexSe
                      int64_t sub_block, int64_t length) {
   if (sets.size() == 1) return pairs_of(c, sets[0], sub_block, length);
   const int64_t l = c.stride, a = length / l, r = length % l;
-  if (has(sets, IndexSet::block)) {
+  if (has_set(sets, IndexSet::block)) {
     return pairs_of(c, IndexSet::block, 0, length) + c.columns * (l * triangle(a - 1) + a * r);
   }
   const int64_t both = length + (c.paper_window ? std::max<int64_t>(0, length - l) : 0);

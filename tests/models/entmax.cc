@@ -23,21 +23,13 @@
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-
-TransformerConfig tiny(Wiring wiring = Wiring::decoder) {
+TransformerConfig tiny_entmax(Wiring wiring = Wiring::decoder) {
   TransformerConfig c = transformer_preset("tiny");
   c.wiring = wiring;
   c.n_max = 32;
   c.positions = Positions::sinusoid;
   c.alpha = 1.5;
   return c;
-}
-
-Transformer made(const TransformerConfig& c, const Init& init = f64) {
-  Transformer model(c, init);
-  randomise(model, 0.3, 21);
-  return model;
 }
 
 // tests/oracles/entmax.py: rows of five alphas and three widths of scores.
@@ -82,7 +74,7 @@ TEST(Entmax, LossOfOneIsCrossEntropy) {
 }
 
 TEST(EntmaxTransformer, KeepsAlphasBetweenSoftmaxAndSparsemax) {
-  EntmaxAttention layer({.d_model = 8, .n_head = 4}, {.learned = true}, f64);
+  EntmaxAttention layer({.d_model = 8, .n_head = 4}, {.learned = true}, in_f64);
   Tensor a = parameter(layer, "alpha");
   assign(a, {-30, 0, std::log(0.25), 30});
   const auto alpha = layer.alpha().to_vector<double>();
@@ -98,7 +90,7 @@ TEST(EntmaxTransformer, KeepsAlphasBetweenSoftmaxAndSparsemax) {
 
 TEST(EntmaxTransformer, DoesNotRoundAnAlphaThatIsGiven) {
   const NoGrad off;
-  EntmaxAttention layer({.d_model = 8, .n_head = 2}, {.alpha = 1.3}, f64);
+  EntmaxAttention layer({.d_model = 8, .n_head = 2}, {.alpha = 1.3}, in_f64);
   EXPECT_EQ(layer.alpha().to_vector<double>(), std::vector<double>{1.3});
   // f32 would have 1.29999995, whose results differ by 1e-8.
   const Tensor x = normal({1, 6, 8}, Generator{5}, 0, 3, DType::f64);
@@ -118,9 +110,9 @@ TEST(EntmaxTransformer, DoesNotRoundAnAlphaThatIsGiven) {
 
 TEST(EntmaxTransformer, LearnsItsAlphasInEveryKindOfAttention) {
   for (const Wiring wiring : {Wiring::decoder, Wiring::encoder, Wiring::encoder_decoder}) {
-    TransformerConfig c = tiny(wiring);
+    TransformerConfig c = tiny_entmax(wiring);
     c.learn_alpha = true;
-    Transformer model = made(c);
+    Transformer model = randomised<Transformer>(c);
     const Tensor tokens = some_tokens(2, 7, c.vocab);
     TransformerInputs in{.tokens = tokens};
     if (wiring == Wiring::encoder_decoder) in.source = some_tokens(2, 5, c.vocab, 3);
@@ -137,9 +129,9 @@ TEST(EntmaxTransformer, LearnsItsAlphasInEveryKindOfAttention) {
 
 TEST(EntmaxTransformer, DecodesWhatOnePassGives) {
   for (const double alpha : {1.2, 1.5, 2.0}) {
-    TransformerConfig c = tiny(Wiring::encoder_decoder);
+    TransformerConfig c = tiny_entmax(Wiring::encoder_decoder);
     c.alpha = alpha;
-    const Transformer model = made(c);
+    const Transformer model = randomised<Transformer>(c);
     const NoGrad off;
     const Tensor source = some_tokens(2, 7, c.vocab, 3), tokens = some_tokens(2, 6, c.vocab);
     const Tensor lengths = Tensor::from(std::vector<int64_t>{7, 4}, {2});
@@ -155,21 +147,21 @@ TEST(EntmaxTransformer, DecodesWhatOnePassGives) {
 
 TEST(EntmaxTransformer, OfWindowsIsThatOfWideOnes) {
   const NoGrad off;
-  TransformerConfig c = tiny();
+  TransformerConfig c = tiny_entmax();
   const Tensor tokens = some_tokens(2, 12, c.vocab);
-  const Tensor full = made(c).logits(tokens, Pass{});
+  const Tensor full = randomised<Transformer>(c).logits(tokens, Pass{});
   c.local = Locality::exact;
   c.window = 12;
-  EXPECT_LT(distance(made(c).logits(tokens, Pass{}), full), 1e-13);
+  EXPECT_LT(distance(randomised<Transformer>(c).logits(tokens, Pass{}), full), 1e-13);
   c.window = 3;
-  EXPECT_GT(distance(made(c).logits(tokens, Pass{}), full), 1e-6);
+  EXPECT_GT(distance(randomised<Transformer>(c).logits(tokens, Pass{}), full), 1e-6);
 }
 
 // Dropout leaves out some of the probabilities, and the mean over many draws is what none leaves.
 TEST(EntmaxTransformer, DropsProbabilitiesInTraining) {
   const NoGrad off;
-  const EntmaxAttention plain({.d_model = 8, .n_head = 2}, {}, f64),
-      dropping({.d_model = 8, .n_head = 2, .dropout = 0.3f}, {}, f64);
+  const EntmaxAttention plain({.d_model = 8, .n_head = 2}, {}, in_f64),
+      dropping({.d_model = 8, .n_head = 2, .dropout = 0.3f}, {}, in_f64);
   const Tensor x = normal({1, 9, 8}, Generator{5}, 0, 3, DType::f64);
   LayerContext ctx;
   ctx.pattern = patterns::causal();
@@ -193,13 +185,12 @@ TEST(EntmaxTransformer, DropsProbabilitiesInTraining) {
 }
 
 TEST(EntmaxTransformer, ComputesIn16BitsWithThresholdsOfF32) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = tiny_entmax();
   c.learn_alpha = true;
-  const Init f32{.gen = Generator{7}};
-  const Transformer wide = made(c, f32);
+  const Transformer wide = randomised<Transformer>(c, in_f32);
   for (const Precision precision : {Precision::f16, Precision::bf16}) {
     c.precision = precision;
-    const Transformer narrow = made(c, f32);
+    const Transformer narrow = randomised<Transformer>(c, in_f32);
     const NoGrad off;
     const Tensor tokens = some_tokens(2, 9, c.vocab);
     const double apart = distance(narrow.logits(tokens, Pass{}), wide.logits(tokens, Pass{}));
@@ -209,9 +200,9 @@ TEST(EntmaxTransformer, ComputesIn16BitsWithThresholdsOfF32) {
 }
 
 TEST(EntmaxTransformer, DrawsOnlyPairsThatCount) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = tiny_entmax();
   c.alpha = 2;
-  Transformer model(c, f64);
+  Transformer model(c, in_f64);
   randomise(model, 1, 21);
   const auto p = model.attention_map(some_tokens(1, 11, c.vocab), 0).to_vector<float>();
   int zeros = 0;
@@ -228,9 +219,9 @@ TEST(EntmaxTransformer, DrawsOnlyPairsThatCount) {
 
 TEST(EntmaxTransformer, SaysWhatDoesNotGoTogether) {
   const auto message = [](const std::function<void(TransformerConfig&)>& change) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = tiny_entmax();
     change(c);
-    return message_of<ValueError>([&] { Transformer(c, f64); });
+    return message_of<ValueError>([&] { Transformer(c, in_f64); });
   };
   EXPECT_TRUE(contains(message([](auto& c) { c.alpha = 2.5; }), "alpha is 2.5; expected 1 to 2"));
   EXPECT_TRUE(contains(message([](auto& c) { c.positions = Positions::shaw; }),

@@ -23,22 +23,15 @@
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/etc_oracle.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-
-EtcConfig tiny(const std::function<void(EtcConfig&)>& change = {}) {
+EtcConfig tiny_etc(const std::function<void(EtcConfig&)>& change = {}) {
   EtcConfig c = etc_preset("tiny");
   if (change) change(c);
   return c;
-}
-
-Etc made(const EtcConfig& c, const Init& init = f64) {
-  Etc model(c, init);
-  randomise(model, 0.3, 21);
-  return model;
 }
 
 /// Returns a scalar that depends on every element of x with a different weight.
@@ -50,7 +43,7 @@ Tensor weighed(const Tensor& x) {
 Tensor weighed(const LinkedStreams& x) { return add(weighed(x.l), mul(weighed(x.g), 0.7)); }
 
 using Gradients = std::map<std::string, Tensor>;
-Gradients gradients(Module& model, const Tensor& loss) {
+Gradients etc_gradients(Module& model, const Tensor& loss) {
   for (const NamedTensor& p : named_parameters(model)) set_grad(p.tensor, {});
   backward(loss);
   Gradients all;
@@ -60,30 +53,22 @@ Gradients gradients(Module& model, const Tensor& loss) {
   return all;
 }
 
-double largest(const Tensor& x) {
-  double m = 0;
-  for (const double v : cast(x.detach(), DType::f64).to_vector<double>()) {
-    m = std::max(m, std::abs(v));
-  }
-  return m;
-}
-
 /// Compares the outputs and the gradient of every parameter with the dense definition.
-void expect_dense(const EtcConfig& c, const Links& links, const std::string& what) {
+void expect_dense_etc(const EtcConfig& c, const Links& links, const std::string& what) {
   SCOPED_TRACE(what + fmt::format(", {} long and {} global tokens", links.n_l, links.n_g));
-  Etc model = made(c);
+  Etc model = randomised<Etc>(c);
   const EtcInputs in = links.inputs(c);
   const LinkedStreams y = model.forward(in, Pass{}), z = dense_encoder(c, model, in, links);
   EXPECT_LE(distance(y.l, z.l), 1e-11);
   EXPECT_LE(distance(y.g, z.g), 1e-11);
-  const Gradients dy = gradients(model, weighed(y)), dz = gradients(model, weighed(z));
+  const Gradients dy = etc_gradients(model, weighed(y)), dz = etc_gradients(model, weighed(z));
   for (const auto& [name, g] : dz) {
-    EXPECT_LE(distance(dy.at(name), g), 1e-10 * std::max(1.0, largest(g))) << name;
+    EXPECT_LE(distance(dy.at(name), g), 1e-10 * std::max(1.0, largest_of(g))) << name;
   }
 }
 
 /// Returns two packed examples with padding in each stream.
-Links packed(int64_t n_l) {
+Links packed_examples(int64_t n_l) {
   Links s = sentences(2, n_l);
   for (int64_t b = 0; b < 2; ++b) {
     // The second sample is cut at another position.
@@ -180,33 +165,33 @@ Links edges(const EtcConfig& c, int64_t n_l) {
 }
 
 TEST(Etc, EveryStructureEqualsTheDenseOracle) {
-  const EtcConfig soft = tiny([](EtcConfig& c) { c.hard_g2l = false; });
-  const EtcConfig hard = tiny();
-  const EtcConfig both = tiny([](EtcConfig& c) { c.hard_l2g = true; });
+  const EtcConfig soft = tiny_etc([](EtcConfig& c) { c.hard_g2l = false; });
+  const EtcConfig hard = tiny_etc();
+  const EtcConfig both = tiny_etc([](EtcConfig& c) { c.hard_l2g = true; });
   for (const int64_t n_l :
        {int64_t{1}, hard.radius, hard.radius + 1, 2 * hard.radius + 3, int64_t{29}}) {
-    expect_dense(soft, sentences(2, n_l), "every global sees all");
-    expect_dense(hard, sentences(2, n_l), "hard g2l");
-    expect_dense(both, sentences(2, n_l), "hard g2l and l2g");
-    expect_dense(soft, packed(n_l), "packed");
-    expect_dense(hard, packed(n_l), "packed, hard g2l");
-    expect_dense(both, packed(n_l), "packed, hard g2l and l2g");
-    expect_dense(soft, contexts(n_l), "contexts");
-    expect_dense(hard, contexts(n_l), "contexts, hard g2l");
-    expect_dense(hard, scattered(n_l), "scattered, hard g2l");
-    expect_dense(soft, edges(soft, n_l), "edges");
+    expect_dense_etc(soft, sentences(2, n_l), "every global sees all");
+    expect_dense_etc(hard, sentences(2, n_l), "hard g2l");
+    expect_dense_etc(both, sentences(2, n_l), "hard g2l and l2g");
+    expect_dense_etc(soft, packed_examples(n_l), "packed");
+    expect_dense_etc(hard, packed_examples(n_l), "packed, hard g2l");
+    expect_dense_etc(both, packed_examples(n_l), "packed, hard g2l and l2g");
+    expect_dense_etc(soft, contexts(n_l), "contexts");
+    expect_dense_etc(hard, contexts(n_l), "contexts, hard g2l");
+    expect_dense_etc(hard, scattered(n_l), "scattered, hard g2l");
+    expect_dense_etc(soft, edges(soft, n_l), "edges");
     Links all = scattered(n_l);
     for (int64_t i = 0; i < 2 * all.n_g; ++i) all.g2l_all.push_back(i % 3 == 0 ? 1 : 0);
-    expect_dense(hard, all, "some globals see all");
+    expect_dense_etc(hard, all, "some globals see all");
     Links plain = sentences(2, n_l);
     plain.owner.clear();
-    expect_dense(soft, plain, "no owners");
+    expect_dense_etc(soft, plain, "no owners");
   }
 }
 
 TEST(Etc, OwnersAreLists) {
   const auto masks = [](bool hard_g2l, bool hard_l2g, bool labels) {
-    return tiny([&](EtcConfig& c) {
+    return tiny_etc([&](EtcConfig& c) {
       c.hard_g2l = hard_g2l;
       c.hard_l2g = hard_l2g;
       c.labels = labels;
@@ -219,11 +204,11 @@ TEST(Etc, OwnersAreLists) {
           const EtcConfig c = masks(hard_g2l, hard_l2g, labels);
           const std::string what =
               fmt::format("hard_g2l {}, hard_l2g {}, labels {}", hard_g2l, hard_l2g, labels);
-          expect_dense(c, paragraphs(n_l), "paragraphs, " + what);
-          expect_dense(c, owner_lists(n_l), "lists, " + what);
+          expect_dense_etc(c, paragraphs(n_l), "paragraphs, " + what);
+          expect_dense_etc(c, owner_lists(n_l), "lists, " + what);
           Links strict = paragraphs(n_l);
           strict.l2g_all.clear();
-          expect_dense(c, strict, "paragraphs, none sees all, " + what);
+          expect_dense_etc(c, strict, "paragraphs, none sees all, " + what);
           // Edges of their own, beside hard masks that no interval says.
           Links both = owner_lists(n_l);
           both.classes = 3;
@@ -231,7 +216,7 @@ TEST(Etc, OwnersAreLists) {
             both.link_labels.push_back((i * 5) % 11 - 1);
           }
           for (int64_t i = 0; i < 2 * n_l; ++i) both.link_class.push_back((i * i + i / 3) % 3);
-          expect_dense(c, both, "lists and edges, " + what);
+          expect_dense_etc(c, both, "lists and edges, " + what);
         }
       }
     }
@@ -246,7 +231,7 @@ TEST(Etc, ParagraphsAndSentencesOwnTheirTokens) {
   s.n_g = 4;  // a paragraph, its two sentences, a global without tokens
   s.owners = 2;
   s.owner = {1, 0, 1, 0, 2, 0, 0, 2, 0, -1, -1, -1};
-  const EtcConfig c = tiny([](EtcConfig& t) { t.hard_l2g = true; });
+  const EtcConfig c = tiny_etc([](EtcConfig& t) { t.hard_l2g = true; });
   const LinkedPatterns p = etc_patterns(c, s.inputs(c).structure, 1, s.n_l, s.n_g, Device{});
   const auto seen = [](const AttentionPattern& pattern, int64_t queries, int64_t keys,
                        int64_t side) {
@@ -277,9 +262,9 @@ TEST(Etc, ParagraphsAndSentencesOwnTheirTokens) {
 // A list of one owner is that owner, in every bit.
 TEST(Etc, ListsOfOneOwnerHaveTheSameBits) {
   for (const bool hard_l2g : {false, true}) {
-    const EtcConfig c = tiny([&](EtcConfig& t) { t.hard_l2g = hard_l2g; });
-    const Etc model = made(c, Init{.gen = Generator{7}});
-    for (const Links& s : {sentences(2, 29), packed(29), scattered(29)}) {
+    const EtcConfig c = tiny_etc([&](EtcConfig& t) { t.hard_l2g = hard_l2g; });
+    const Etc model = randomised<Etc>(c, Init{.gen = Generator{7}});
+    for (const Links& s : {sentences(2, 29), packed_examples(29), scattered(29)}) {
       const LinkedStreams one = model.forward(s.inputs(c), Pass{});
       for (const int64_t owners : {1, 3}) {
         std::vector<int64_t> lists;
@@ -299,8 +284,8 @@ TEST(Etc, ListsOfOneOwnerHaveTheSameBits) {
 
 TEST(Etc, EveryOptionEqualsTheDenseOracle) {
   const auto run = [](const char* what, const std::function<void(EtcConfig&)>& change) {
-    expect_dense(tiny(change), packed(29), what);
-    expect_dense(tiny(change), contexts(17), what);
+    expect_dense_etc(tiny_etc(change), packed_examples(29), what);
+    expect_dense_etc(tiny_etc(change), contexts(17), what);
   };
   run("pre-norm", [](EtcConfig& c) { c.norm = NormPlace::pre; });
   run("pre-norm without a final one, as in the published code", [](EtcConfig& c) {
@@ -345,15 +330,15 @@ TEST(Etc, DenseLimitIsAStandardEncoder) {
     t.token_types = 2;
     t.qkv_bias = t.out_bias = t.emb_norm = t.mlm_head = t.head_bias = t.tie_embedding = true;
     t.dropout = 0;
-    Transformer standard(t, f64);
+    Transformer standard(t, in_f64);
     randomise(standard, 0.3, 5);
     const int64_t n_l = 13, n_g = 4;
-    Etc etc(tiny([&](EtcConfig& c) {
+    Etc etc(tiny_etc([&](EtcConfig& c) {
               c.radius = n_l - 1;
               c.labels = c.hard_g2l = false;
               c.share_qkv = c.share_out = shared;
             }),
-            f64);
+            in_f64);
     EXPECT_TRUE(lift(named_parameters(standard), etc).empty());
 
     const EtcInputs in{.tokens = some_tokens(2, n_l, 23), .globals = some_tokens(2, n_g, 23, 3)};
@@ -364,8 +349,8 @@ TEST(Etc, DenseLimitIsAStandardEncoder) {
     EXPECT_LE(distance(etc.head(all), standard.head(x)), 1e-12);
 
     // A gradient of the standard encoder is the sum over the parameters that were copied from it.
-    const Gradients dx = gradients(standard, weighed(standard.head(x)));
-    const Gradients dy = gradients(etc, weighed(etc.head(all)));
+    const Gradients dx = etc_gradients(standard, weighed(standard.head(x)));
+    const Gradients dy = etc_gradients(etc, weighed(etc.head(all)));
     for (const auto& [name, g] : dx) {
       if (name == "embed.type.weight") continue;
       Tensor total = zeros_like(g);
@@ -391,10 +376,10 @@ TEST(Etc, DenseLimitIsAStandardEncoder) {
       for (const char* same : {"embed.token", "mlm", "head"}) {
         if (name.starts_with(same)) collect(same, {same});
       }
-      EXPECT_LE(distance(total, g), 1e-11 * std::max(1.0, largest(g))) << name;
+      EXPECT_LE(distance(total, g), 1e-11 * std::max(1.0, largest_of(g))) << name;
       // The biases of keys have no effect: softmax is invariant to them.
       if (!name.ends_with("attention.k.bias")) {
-        EXPECT_GT(largest(g), 0) << name;
+        EXPECT_GT(largest_of(g), 0) << name;
       }
     }
   }
@@ -434,15 +419,16 @@ TEST(Etc, PairsAreCountedAsTheFormulaSays) {
     int64_t long_pairs = 0, global_pairs = 0;
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t i = 0; i < s.n_l; ++i) {
-        for (int64_t j = 0; j < s.n_l; ++j) long_pairs += label_of(c, s, Piece::l2l, b, i, j) >= 0;
+        for (int64_t j = 0; j < s.n_l; ++j)
+          long_pairs += label_of(c, s, LinkPiece::l2l, b, i, j) >= 0;
         for (int64_t m = 0; m < s.n_g; ++m) {
-          long_pairs += label_of(c, s, Piece::l2g, b, i, m) >= 0;
-          global_pairs += label_of(c, s, Piece::g2l, b, m, i) >= 0;
+          long_pairs += label_of(c, s, LinkPiece::l2g, b, i, m) >= 0;
+          global_pairs += label_of(c, s, LinkPiece::g2l, b, m, i) >= 0;
         }
       }
       for (int64_t m = 0; m < s.n_g; ++m) {
         for (int64_t o = 0; o < s.n_g; ++o)
-          global_pairs += label_of(c, s, Piece::g2g, b, m, o) >= 0;
+          global_pairs += label_of(c, s, LinkPiece::g2g, b, m, o) >= 0;
       }
     }
     int64_t long_side = 0, global_side = 0;
@@ -454,18 +440,18 @@ TEST(Etc, PairsAreCountedAsTheFormulaSays) {
     EXPECT_EQ(global_side, global_pairs);
     return long_pairs + global_pairs;
   };
-  const EtcConfig soft = tiny([](EtcConfig&c) { c.hard_g2l = false; }), hard = tiny();
+  const EtcConfig soft = tiny_etc([](EtcConfig&c) { c.hard_g2l = false; }), hard = tiny_etc();
   for (const int64_t n : {1, 4, 5, 11, 29}) {
     const Links s = sentences(1, n);
     EXPECT_EQ(counted(soft, s),
               s.n_g * s.n_g + 2 * s.n_g * n + patterns::window_pairs(n, soft.radius));
     EXPECT_EQ(counted(hard, s),
               s.n_g * s.n_g + s.n_g * n + n + patterns::window_pairs(n, hard.radius));
-    counted(hard, packed(n));
+    counted(hard, packed_examples(n));
     counted(hard, contexts(n));
     counted(hard, scattered(n));
     counted(soft, edges(soft, n));
-    counted(tiny([](EtcConfig& c) { c.hard_l2g = true; }), packed(n));
+    counted(tiny_etc([](EtcConfig& c) { c.hard_l2g = true; }), packed_examples(n));
   }
   EtcConfig base = etc_preset("base");
   base.hard_g2l = false;
@@ -476,7 +462,7 @@ TEST(Etc, PairsAreCountedAsTheFormulaSays) {
 }
 
 TEST(Etc, ContextsHaveNoOrder) {
-  const EtcConfig c = tiny();
+  const EtcConfig c = tiny_etc();
   // The input has two contexts of (2, 3) sentences and (7, 9) tokens.
   const auto input = [&](bool swapped) {
     Links s;
@@ -501,7 +487,7 @@ TEST(Etc, ContextsHaveNoOrder) {
     in.tokens = Tensor::from(tokens, {1, 16});
     return in;
   };
-  const Etc model = made(c);
+  const Etc model = randomised<Etc>(c);
   const LinkedStreams x = model.forward(input(false), Pass{}),
                       y = model.forward(input(true), Pass{});
   const auto turned = [](const Tensor& t, int64_t first) {
@@ -513,12 +499,12 @@ TEST(Etc, ContextsHaveNoOrder) {
 }
 
 TEST(Etc, PackedExamplesAreSeparateRows) {
-  const EtcConfig c = tiny();
-  Links s = packed(29);
+  const EtcConfig c = tiny_etc();
+  Links s = packed_examples(29);
   s.batch = 1;
   for (auto* x : {&s.owner, &s.example}) x->resize(29);
   s.global_example.resize(static_cast<size_t>(s.n_g));
-  const Etc model = made(c);
+  const Etc model = randomised<Etc>(c);
   const EtcInputs in = s.inputs(c);
   const LinkedStreams all = model.forward(in, Pass{});
   for (const int64_t example : {4, 2}) {
@@ -544,11 +530,11 @@ TEST(Etc, PackedExamplesAreSeparateRows) {
 
 TEST(Etc, RelationTables) {
   const Links s = contexts(17);
-  EtcConfig c = tiny([](EtcConfig& t) { t.n_layer = 1; });
+  EtcConfig c = tiny_etc([](EtcConfig& t) { t.n_layer = 1; });
   const EtcInputs in = s.inputs(c);
-  EtcAttention attention(c, f64);
+  EtcAttention attention(c, in_f64);
   randomise(attention, 0.3, 3);
-  const Etc model = made(c);
+  const Etc model = randomised<Etc>(c);
   const LinkedPatterns see = etc_patterns(c, in.structure, 2, s.n_l, s.n_g, Device{});
   const LinkedStreams h = model.forward(in, Pass{});
   const LinkedStreams x{h.l.detach(), h.g.detach()};
@@ -558,7 +544,7 @@ TEST(Etc, RelationTables) {
   // Without b the formula is that of the paper.
   EtcConfig paper = c;
   paper.rel_bias = false;
-  EtcAttention plain(paper, f64);
+  EtcAttention plain(paper, in_f64);
   for (NamedTensor& p : named_parameters(attention)) {
     const bool bias = p.name.ends_with("relation_bias");
     if (bias) assign(p.tensor, std::vector<double>(static_cast<size_t>(p.tensor.numel()), 0.0));
@@ -573,12 +559,12 @@ TEST(Etc, RelationTables) {
 }
 
 TEST(Etc, SharingTiesWeights) {
-  const EtcConfig own = tiny([](EtcConfig& c) { c.share_ff = false; });
+  const EtcConfig own = tiny_etc([](EtcConfig& c) { c.share_ff = false; });
   const int64_t d = own.d_model, projection = own.n_layer * (d * d + d);
   const int64_t ff = own.n_layer * (2 * d * own.d_ff + own.d_ff + d + 2 * d);
-  Etc separate(own, f64);
+  Etc separate(own, in_f64);
   const int64_t all = parameter_count(separate);
-  const Links s = packed(29);
+  const Links s = packed_examples(29);
   const EtcInputs in = s.inputs(own);
   // Checks for each kind of sharing how many parameters it saves. `shared_name` maps separate names
   // to shared ones.
@@ -586,14 +572,15 @@ TEST(Etc, SharingTiesWeights) {
                        const std::function<std::string(std::string)>& shared_name) {
     EtcConfig c = own;
     change(c);
-    Etc shared = made(c);
+    Etc shared = randomised<Etc>(c);
     EXPECT_EQ(parameter_count(shared), all - saved);
     for (NamedTensor& p : named_parameters(separate)) {
       assign(p.tensor, parameter(shared, shared_name(p.name)).to_vector<double>());
     }
     const LinkedStreams x = shared.forward(in, Pass{}), y = separate.forward(in, Pass{});
     EXPECT_LE(distance(x.l, y.l), 1e-13);
-    const Gradients dx = gradients(shared, weighed(x)), dy = gradients(separate, weighed(y));
+    const Gradients dx = etc_gradients(shared, weighed(x)),
+                    dy = etc_gradients(separate, weighed(y));
     Gradients sums;
     for (const auto& [name, g] : dy) {
       Tensor& total = sums[shared_name(name)];
@@ -601,7 +588,7 @@ TEST(Etc, SharingTiesWeights) {
     }
     ASSERT_EQ(sums.size(), dx.size());
     for (const auto& [name, g] : dx) {
-      EXPECT_LE(distance(g, sums.at(name)), 1e-11 * std::max(1.0, largest(g))) << name;
+      EXPECT_LE(distance(g, sums.at(name)), 1e-11 * std::max(1.0, largest_of(g))) << name;
     }
   };
   const auto swap = [](std::string name, std::string_view from, std::string_view to) {
@@ -624,7 +611,7 @@ TEST(Etc, SharingTiesWeights) {
 }
 
 TEST(Etc, NothingBeyondTheRadiusWithoutGlobals) {
-  EtcConfig c = tiny([](EtcConfig& t) { t.n_layer = 1; });
+  EtcConfig c = tiny_etc([](EtcConfig& t) { t.n_layer = 1; });
   Links s;
   s.n_l = 29;
   s.n_g = 5;
@@ -632,7 +619,7 @@ TEST(Etc, NothingBeyondTheRadiusWithoutGlobals) {
   s.link_class.assign(29, 0);
   s.link_labels.assign(5, -1);  // no edge between the streams
   c.hard_g2l = false;
-  const Etc model = made(c);
+  const Etc model = randomised<Etc>(c);
   EtcInputs in = s.inputs(c);
   const Tensor before = model.forward(in, Pass{}).l;
   std::vector<int64_t> tokens = in.tokens.to_vector<int64_t>();
@@ -645,8 +632,8 @@ TEST(Etc, NothingBeyondTheRadiusWithoutGlobals) {
     EXPECT_EQ(same, std::abs(i - changed) > c.radius) << i;
   }
   // Through the global tokens, two layers carry the change everywhere.
-  const EtcConfig two = tiny();
-  const Etc linked = made(two);
+  const EtcConfig two = tiny_etc();
+  const Etc linked = randomised<Etc>(two);
   const Links owned = sentences(1, 29);
   EtcInputs a = owned.inputs(two), b = a;
   b.tokens = in.tokens;
@@ -697,8 +684,8 @@ TEST(Etc, ContrastiveLossStartsAtChance) {
 }
 
 TEST(Etc, SentencesDoNotLeak) {
-  const EtcConfig c = tiny([](EtcConfig& t) { t.cpc = true; });
-  Etc model = made(c);
+  const EtcConfig c = tiny_etc([](EtcConfig& t) { t.cpc = true; });
+  Etc model = randomised<Etc>(c);
   EtcInputs sentences_alone = alone(c, 5, 5);
   const Tensor before = model.forward(sentences_alone, Pass{}).g;  // [5, 1, D]
   std::vector<int64_t> tokens = sentences_alone.tokens.to_vector<int64_t>();
@@ -724,11 +711,11 @@ TEST(Etc, SentencesDoNotLeak) {
   EXPECT_EQ(check_parameter_gradients(model, loss), "");
   EtcConfig stopped = c;
   stopped.cpc_stop_gradient = true;
-  Etc second(stopped, f64);
+  Etc second(stopped, in_f64);
   copy_parameters(model, second);
   const Tensor same = second.cpc_loss(second.forward(in, Pass{}), hidden, Pass{});
   EXPECT_DOUBLE_EQ(same.item(), loss().item());
-  const Gradients with = gradients(model, loss()), without = gradients(second, same);
+  const Gradients with = etc_gradients(model, loss()), without = etc_gradients(second, same);
   EXPECT_GT(distance(with.at("embed.token.weight"), without.at("embed.token.weight")), 1e-6);
 }
 
@@ -752,14 +739,14 @@ TEST(Etc, CountsThePapersParameters) {
 }
 
 TEST(Etc, Heads) {
-  const EtcConfig c = tiny([](EtcConfig& t) {
+  const EtcConfig c = tiny_etc([](EtcConfig& t) {
     t.classes = 5;
     t.span_head = true;
     t.global_tags = 2;
     t.phrases = 3;
     t.global_features = 4;
   });
-  Etc model = made(c);
+  Etc model = randomised<Etc>(c);
   Links s = sentences(2, 7);
   EtcInputs in = s.inputs(c);
   in.global_features = full({2, s.n_g, 4}, 0.5, DType::f64);
@@ -780,21 +767,21 @@ TEST(Etc, Heads) {
 }
 
 TEST(Etc, CheckpointsHaveTheSameGradientsAndKeepLess) {
-  const Links s = packed(29);
+  const Links s = packed_examples(29);
   std::vector<Gradients> all;
   std::vector<int64_t> saved;
   for (const char* policy : {"standard", "checkpoint"}) {
-    const EtcConfig c = tiny([&](EtcConfig& t) {
+    const EtcConfig c = tiny_etc([&](EtcConfig& t) {
       t.n_layer = 4;
       t.dropout = 0.2f;
       t.memory = policy;
     });
-    Etc model = made(c);
+    Etc model = randomised<Etc>(c);
     const int64_t before = memory_tracker().live()[Category::saved];
     const Tensor loss =
         weighed(model.forward(s.inputs(c), {.training = true, .gen = Generator{4}}));
     saved.push_back(memory_tracker().live()[Category::saved] - before);
-    all.push_back(gradients(model, loss));
+    all.push_back(etc_gradients(model, loss));
   }
   for (const auto& [name, g] : all[0]) EXPECT_TRUE(same_bits(g, all[1].at(name))) << name;
   EXPECT_LT(saved[1], saved[0] / 4);
@@ -802,7 +789,7 @@ TEST(Etc, CheckpointsHaveTheSameGradientsAndKeepLess) {
 
 // Claim 1: memory is linear in the long input, in the forward and the backward pass.
 TEST(Etc, MemoryIsLinearInTheLongInput) {
-  const EtcConfig c = tiny();
+  const EtcConfig c = tiny_etc();
   Etc model(c, Init{.gen = Generator{1}});
   const auto peak = [&](int64_t n_l) {
     Links s;
@@ -812,7 +799,7 @@ TEST(Etc, MemoryIsLinearInTheLongInput) {
     const EtcInputs in = s.inputs(c);
     const int64_t before = memory_tracker().live().total();
     memory_tracker().reset_peak();
-    gradients(model, weighed(model.forward(in, Pass{})));
+    etc_gradients(model, weighed(model.forward(in, Pass{})));
     return static_cast<double>(memory_tracker().peak().total() - before);
   };
   peak(1024);
@@ -820,7 +807,7 @@ TEST(Etc, MemoryIsLinearInTheLongInput) {
 }
 
 TEST(Etc, HierarchyOfGlobals) {
-  const EtcConfig c = tiny([](EtcConfig& t) { t.relations = 12; });
+  const EtcConfig c = tiny_etc([](EtcConfig& t) { t.relations = 12; });
   // The document has two paragraphs, of one sentence and of two.
   const Tensor level = Tensor::from(std::vector<int32_t>{0, 1, 1, 2, 2, 2}, {1, 6});
   const Tensor parent = Tensor::from(std::vector<int32_t>{-1, 0, 0, 1, 2, 2}, {1, 6});
@@ -832,13 +819,13 @@ TEST(Etc, HierarchyOfGlobals) {
                                          9,  9,  10, 5,  4,  0};
   EXPECT_EQ(hierarchy_labels(c.links(), level, parent).to_vector<int32_t>(), expected);
   const std::string message =
-      message_of<ValueError>([&] { hierarchy_labels(tiny().links(), level, parent); });
+      message_of<ValueError>([&] { hierarchy_labels(tiny_etc().links(), level, parent); });
   EXPECT_TRUE(contains(message, "relations >= 2 max_distance + 6 = 12; there are 10")) << message;
 }
 
 TEST(Etc, OneStreamAlone) {
-  const EtcConfig c = tiny();
-  const Etc model = made(c);
+  const EtcConfig c = tiny_etc();
+  const Etc model = randomised<Etc>(c);
   const LinkedStreams l = model.forward({.tokens = some_tokens(2, 9, 20)}, Pass{});
   EXPECT_EQ(to_string(l.l.shape()), "[2, 9, 16]");
   EXPECT_FALSE(l.g);
@@ -848,7 +835,7 @@ TEST(Etc, OneStreamAlone) {
 }
 
 TEST(Etc, AttentionMapsAreProbabilities) {
-  const Etc model = made(tiny());
+  const Etc model = randomised<Etc>(tiny_etc());
   const Tensor map = model.attention_map(some_tokens(1, 29, 20), 1);  // [H, n, n]
   EXPECT_EQ(to_string(map.shape()), "[2, 34, 34]");
   const std::vector<float> p = map.to_vector<float>();
@@ -863,7 +850,7 @@ TEST(Etc, AttentionMapsAreProbabilities) {
 TEST(Etc, BadInput) {
   const auto refused = [](const char* part, const std::function<void(EtcConfig&)>& change) {
     const std::string message =
-        message_of<ValueError>([&] { Etc(tiny(change), Init{.meta = true}); });
+        message_of<ValueError>([&] { Etc(tiny_etc(change), Init{.meta = true}); });
     EXPECT_TRUE(contains(message, part)) << message;
   };
   refused("radius is -1; expected 0 or more", [](EtcConfig& c) { c.radius = -1; });
@@ -877,10 +864,10 @@ TEST(Etc, BadInput) {
           [](EtcConfig& c) { c.global_positions = true; });
   refused("token_types is 1", [](EtcConfig& c) { c.token_types = 1; });
 
-  const EtcConfig c = tiny();
-  const Etc model = made(c);
+  const EtcConfig c = tiny_etc();
+  const Etc model = randomised<Etc>(c);
   const auto bad = [&](const char* part, const std::function<void(Links&)>& change) {
-    Links s = packed(29);
+    Links s = packed_examples(29);
     change(s);
     const std::string message = message_of<Error>([&] { model.forward(s.inputs(c), Pass{}); });
     EXPECT_TRUE(contains(message, part)) << message;

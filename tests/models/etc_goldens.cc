@@ -11,12 +11,9 @@ namespace {
 
 class EtcGoldens : public testing::TestWithParam<std::string> {};
 
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_etc_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile file("etc", name);
-  EtcConfig config;
-  set_fields(config, file.settings);
-  Etc model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  file.set_parameters(model);
+  Etc model = file.build<Etc, EtcConfig>(dtype);
 
   EtcInputs in{.tokens = file["input.tokens"], .globals = file["input.globals"]};
   LinkedStructure& s = in.structure;
@@ -50,7 +47,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
     const EtcHidden hidden{
         places,
         {.tokens = file["input.sentences"],
-         .globals = full({count, 1}, static_cast<double>(config.global_id), DType::i64),
+         .globals = full({count, 1}, static_cast<double>(model.config().global_id), DType::i64),
          .structure = {.owner = example,
                        .example = example,
                        .global_example = zeros({count, 1}, DType::i64)}}};
@@ -63,11 +60,10 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   file.expect_gradients(model, tolerance);
 }
 
-TEST_P(EtcGoldens, InF64) { compare(GetParam(), DType::f64, 1e-10); }
-TEST_P(EtcGoldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
+TEST_P(EtcGoldens, InF64) { expect_etc_golden(GetParam(), DType::f64, 1e-10); }
+TEST_P(EtcGoldens, InF32) { expect_etc_golden(GetParam(), DType::f32, 1e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Etc, EtcGoldens, testing::ValuesIn(golden_names("etc")),
-                         [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Etc, EtcGoldens, testing::ValuesIn(golden_names("etc")), own_name);
 
 }  // namespace
 }  // namespace longspan::test

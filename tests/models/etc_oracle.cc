@@ -45,7 +45,7 @@ class Parameters {
   std::map<std::string, Tensor> all_;
 };
 
-struct Dense {
+struct DenseEtc {
   const EtcConfig& c;
   const Parameters& p;
   const Links& links;
@@ -78,7 +78,8 @@ struct Dense {
   Tensor side(int64_t layer, const std::string& at, bool global, const Tensor& x, const Tensor& l,
               const Tensor& g) const {
     const std::string name = global ? "global" : "long";
-    const Piece on_l = global ? Piece::g2l : Piece::l2l, on_g = global ? Piece::g2g : Piece::l2g;
+    const LinkPiece on_l = global ? LinkPiece::g2l : LinkPiece::l2l,
+                    on_g = global ? LinkPiece::g2g : LinkPiece::l2g;
     const auto pieces = [&](const char* part, bool of_long) {
       if (c.share_qkv) return std::string("l2l") + part;
       if (c.share_kv) return std::string(global ? "g2g" : "l2l") + part;
@@ -186,20 +187,21 @@ bool Links::owns(int64_t b, int64_t m, int64_t j) const {
   return false;
 }
 
-int64_t label_of(const EtcConfig& c, const Links& s, Piece piece, int64_t b, int64_t i, int64_t j) {
-  const bool from_long = piece == Piece::l2l || piece == Piece::l2g;
-  const bool to_long = piece == Piece::l2l || piece == Piece::g2l;
+int64_t label_of(const EtcConfig& c, const Links& s, LinkPiece piece, int64_t b, int64_t i,
+                 int64_t j) {
+  const bool from_long = piece == LinkPiece::l2l || piece == LinkPiece::l2g;
+  const bool to_long = piece == LinkPiece::l2l || piece == LinkPiece::g2l;
   const auto example = [&](bool of_long, int64_t x) {
     return of_long ? get(s.example, b, s.n_l, x, 0) : get(s.global_example, b, s.n_g, x, 0);
   };
   if (example(from_long, i) < 0 || example(from_long, i) != example(to_long, j)) return -1;
   const int64_t k = c.max_distance, delta = j - i;
   const int64_t distance = delta >= 0 ? std::min(delta, k) : k + std::min(-delta, k);
-  if (piece == Piece::l2l) {
+  if (piece == LinkPiece::l2l) {
     const bool same = get(s.context, b, s.n_l, i, 0) == get(s.context, b, s.n_l, j, 0);
     return same && std::abs(delta) <= c.radius ? distance : -1;
   }
-  if (piece == Piece::g2g) {
+  if (piece == LinkPiece::g2g) {
     if (!s.global_labels.empty()) return s.global_labels[static_cast<size_t>(i * s.n_g + j)];
     const int64_t x = get(s.global_context, b, s.n_g, i, -1),
                   y = get(s.global_context, b, s.n_g, j, -1);
@@ -207,10 +209,10 @@ int64_t label_of(const EtcConfig& c, const Links& s, Piece piece, int64_t b, int
   }
   const int64_t token = from_long ? i : j, global = from_long ? j : i;
   const bool owned = s.owns(b, global, token);
-  if (piece == Piece::l2g && c.hard_l2g && !owned && get(s.l2g_all, b, s.n_l, token, 0) == 0) {
+  if (piece == LinkPiece::l2g && c.hard_l2g && !owned && get(s.l2g_all, b, s.n_l, token, 0) == 0) {
     return -1;
   }
-  if (piece == Piece::g2l && c.hard_g2l && !owned && get(s.g2l_all, b, s.n_g, global, 0) == 0) {
+  if (piece == LinkPiece::g2l && c.hard_g2l && !owned && get(s.g2l_all, b, s.n_g, global, 0) == 0) {
     return -1;
   }
   if (!s.link_labels.empty()) {
@@ -247,7 +249,7 @@ LinkedStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& 
   };
   LinkedStreams x{embed(in.tokens, 1, "norm_long", "embed.position.weight"),
                   embed(in.globals, 0, "norm_global", "embed.global_position.weight")};
-  const Dense dense{c, p, links};
+  const DenseEtc dense{c, p, links};
   for (int64_t i = 0; i < c.n_layer; ++i) x = dense.layer(i, x);
   if (c.norm == NormPlace::post || !c.final_norm) return x;
   return {p.norm("final_norm", x.l, c.norm_eps), p.norm("final_norm", x.g, c.norm_eps)};

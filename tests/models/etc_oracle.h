@@ -25,11 +25,11 @@ struct Links {
 };
 
 /// Names the four pieces of attention, query stream to key stream.
-enum class Piece { l2l, l2g, g2g, g2l };
+enum class LinkPiece { l2l, l2g, g2g, g2l };
 
 /// Returns the label of a visible pair, or -1 for a hidden pair, from the definition. Query i, key
 /// j of sample b.
-int64_t label_of(const EtcConfig& c, const Links& links, Piece piece, int64_t b, int64_t i,
+int64_t label_of(const EtcConfig& c, const Links& links, LinkPiece piece, int64_t b, int64_t i,
                  int64_t j);
 
 /// Returns sentences of lengths 1, 4, 2, 7 ... with one global token each, in every sample.

@@ -20,62 +20,50 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/models/costs.h"
-#include "tests/models/golden_file.h"
+#include "tests/models/segments.h"
 
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{1}};
+using ExpireSpanChange = std::function<void(ExpireSpanConfig&)>;
 
-using Change = std::function<void(ExpireSpanConfig&)>;
-
-/// Returns symbols that depend only on the previous token.
-int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
-
-ModelInfo entry(const std::string& name, const Change& change) {
+ModelInfo expire_span_info(const std::string& name, const ExpireSpanChange& change) {
   ExpireSpanConfig c = expire_span_preset("tiny");
   c.vocab = 17;
   c.d_model = 12;
   c.span_ramp = 16;  // the mask is above 0 at all distances, whatever spans the tests draw
   c.span_penalty = 1e-3;
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<ExpireSpan>(c, init); };
   ExpireSpanConfig dropping = c;
   dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<ExpireSpan>(dropping, init);
-  };
+  ModelInfo m = streamed_entry<ExpireSpan>(name, c, dropping);
   m.sees = [](int64_t i, int64_t j) { return j < i; };
   m.macs = [c](int64_t l) { return macs_of(c, l); };
-  m.task = successor;
-  m.counted_from = 1;
   return m;
 }
 
-const RegisteredModel post = entry("expire_span_post", [](ExpireSpanConfig&) {});
-const RegisteredModel pre = entry("expire_span_pre", [](ExpireSpanConfig& c) {
-  c.norm = NormPlace::pre;
-  c.span_loss = SpanLoss::direct;
-  c.shorten = true;
-  c.always_keep = 3;
-  c.max_memory = 10;
-  c.overflow = Overflow::drop;
-});
+const RegisteredModel expire_span_post =
+    expire_span_info("expire_span_post", [](ExpireSpanConfig&) {});
+const RegisteredModel expire_span_pre =
+    expire_span_info("expire_span_pre", [](ExpireSpanConfig& c) {
+      c.norm = NormPlace::pre;
+      c.span_loss = SpanLoss::direct;
+      c.shorten = true;
+      c.always_keep = 3;
+      c.max_memory = 10;
+      c.overflow = Overflow::drop;
+    });
 
-ExpireSpanConfig tiny(const Change& change) {
+ExpireSpanConfig tiny_expire_span(const ExpireSpanChange& change) {
   ExpireSpanConfig c = expire_span_preset("tiny");
   change(c);
   return c;
 }
 
 /// Returns a model with random weights, whose spans differ from token to token.
-ExpireSpan made(const Change& change, DType dtype = DType::f64) {
-  ExpireSpan model(tiny(change), Init{.gen = Generator{3}, .dtype = dtype});
-  randomise(model, 0.4, 7);
-  return model;
+ExpireSpan expire_span(const ExpireSpanChange& change, DType dtype = DType::f64) {
+  return randomised<ExpireSpan>(tiny_expire_span(change), Init{.gen = Generator{3}, .dtype = dtype},
+                                0.4, 7);
 }
 
 /// Sets all spans of a model to one value: 0 or L.
@@ -89,7 +77,8 @@ constexpr int64_t kLongest = 16;  // L of the layers below
 
 /// Makes one layer over rows of width 6 with two heads and random weights, for which the first
 /// element of a row alone decides about its span, and of which neither keys nor values know.
-ExpireAttention layer_of(const ExpireOptions& options, int64_t positions = 3, bool scores = true) {
+ExpireAttention expire_layer(const ExpireOptions& options, int64_t positions = 3,
+                             bool scores = true) {
   const Init init{.gen = Generator{5}, .dtype = DType::f64};
   const Tensor p = positions > 0 ? init.at("p").make({positions, 3}, Scheme::normal(1)) : Tensor{};
   ExpireAttention layer({.d_model = 6, .n_head = 2}, options, p, init);
@@ -129,8 +118,8 @@ LayerMemory first_memory(const ExpireAttention& layer, int64_t batch) {
 }
 
 /// Runs a layer on a segment x after `memory`, which becomes the next one.
-Output step(const ExpireAttention& layer, const Tensor& x, LayerMemory& memory, Pass pass = {},
-            const Tensor& limit = {}) {
+Output expire_step(const ExpireAttention& layer, const Tensor& x, LayerMemory& memory,
+                   Pass pass = {}, const Tensor& limit = {}) {
   LayerContext ctx;
   ctx.memory = memory;
   ctx.block = {x, memory.get<InputRows>().states};
@@ -141,7 +130,7 @@ Output step(const ExpireAttention& layer, const Tensor& x, LayerMemory& memory, 
   return out;
 }
 
-Tensor part(const Tensor& x, int64_t begin, int64_t n) {
+Tensor rows_from(const Tensor& x, int64_t begin, int64_t n) {
   return contiguous(narrow(x, 1, begin, n));
 }
 
@@ -165,7 +154,7 @@ std::vector<std::vector<double>> weights_of(const ExpireAttention& layer, const 
 
 TEST(ExpireSpan, TheLongestSpanIsAttentionOfAllEarlierSteps) {
   constexpr int64_t n = 14;
-  const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3});
+  const ExpireAttention layer = expire_layer({.most = kLongest, .ramp = 3});
   const Init init{.gen = Generator{5}, .dtype = DType::f64};
   const Tensor p = init.at("p").make({3, 3}, Scheme::normal(1));
   const NoGrad off;
@@ -179,7 +168,9 @@ TEST(ExpireSpan, TheLongestSpanIsAttentionOfAllEarlierSteps) {
   EXPECT_LT(distance(layer.forward(x, {}, Pass{}).y, expected), 1e-14);
   LayerMemory memory = first_memory(layer, 2);
   for (int64_t at = 0; at < n; at += 7) {
-    EXPECT_LT(distance(step(layer, part(x, at, 7), memory).y, part(expected, at, 7)), 1e-14);
+    EXPECT_LT(
+        distance(expire_step(layer, rows_from(x, at, 7), memory).y, rows_from(expected, at, 7)),
+        1e-14);
   }
   std::vector<double> shorter(2 * n, kLongest);
   shorter[0] = 2;
@@ -188,7 +179,7 @@ TEST(ExpireSpan, TheLongestSpanIsAttentionOfAllEarlierSteps) {
 
 TEST(ExpireSpan, ASpanOf0LeavesTheRamp) {
   constexpr double ramp = 5;
-  const ExpireAttention layer = layer_of({.most = kLongest, .ramp = ramp}, 3, false);
+  const ExpireAttention layer = expire_layer({.most = kLongest, .ramp = ramp}, 3, false);
   const auto weights = weights_of(layer, rows_with(std::vector<double>(20, 0)));
   for (const double w : weights[0]) EXPECT_EQ(w, 0);  // the first step sees nothing
   for (int64_t i = 1; i < 20; ++i) {
@@ -201,39 +192,21 @@ TEST(ExpireSpan, ASpanOf0LeavesTheRamp) {
   }
 }
 
-/// Returns the loss of each segment of tokens [B, L], summed over its positions, with the tokens
-/// themselves as targets. The segments have these lengths.
-std::vector<double> losses_of(const ExpireSpan& model, const Tensor& tokens,
-                              const std::vector<int64_t>& lengths, bool evaluation = false) {
-  const NoGrad off;
-  SegmentMemory memory =
-      evaluation ? model.evaluation_memory(tokens.dim(0)) : model.empty_memory(tokens.dim(0));
-  std::vector<double> all;
-  int64_t at = 0;
-  for (const int64_t n : lengths) {
-    const Tensor ids = part(tokens, at, n);
-    auto result = model.loss(ids, ids, memory, Pass{});
-    all.push_back(result.loss.item() * static_cast<double>(n));
-    memory = std::move(result.memory);
-    at += n;
-  }
-  return all;
-}
-
 /// What a training pass over several segments gives.
-struct Trained {
+struct TrainedSegments {
   std::vector<double> losses;
   std::vector<Tensor> gradients;
   SegmentMemory memory;
 };
 
-Trained train_on(ExpireSpan& model, const Tensor& tokens, const std::vector<int64_t>& lengths) {
+TrainedSegments train_on(ExpireSpan& model, const Tensor& tokens,
+                         const std::vector<int64_t>& lengths) {
   for (const NamedTensor& p : named_parameters(model)) set_grad(p.tensor, {});
-  Trained t;
+  TrainedSegments t;
   t.memory = model.empty_memory(tokens.dim(0));
   int64_t at = 0;
   for (const int64_t n : lengths) {
-    const Tensor ids = part(tokens, at, n);
+    const Tensor ids = rows_from(tokens, at, n);
     auto result = model.loss(ids, ids, t.memory, training);
     t.losses.push_back(result.total().item());
     backward(result.total());
@@ -253,8 +226,8 @@ TEST(ExpireSpan, DeletionIsInvisible) {
         c.norm = place;
         c.span_loss = loss;
       };
-      ExpireSpan model = made(change);
-      ExpireSpan keeps = made([&](auto& c) {
+      ExpireSpan model = expire_span(change);
+      ExpireSpan keeps = expire_span([&](auto& c) {
         change(c);
         c.positions = 40;
       });
@@ -265,7 +238,8 @@ TEST(ExpireSpan, DeletionIsInvisible) {
       }
       const Tensor tokens = some_tokens(3, 40, 11);
       const std::vector<int64_t> lengths = {4, 4, 7, 1, 4, 4, 4, 4, 8};
-      const Trained ours = train_on(model, tokens, lengths), all = train_on(keeps, tokens, lengths);
+      const TrainedSegments ours = train_on(model, tokens, lengths),
+                            all = train_on(keeps, tokens, lengths);
       for (size_t i = 0; i < lengths.size(); ++i) {
         EXPECT_NEAR(ours.losses[i], all.losses[i], 1e-13) << i;
       }
@@ -283,7 +257,7 @@ TEST(ExpireSpan, DeletionIsInvisible) {
 
 // Each sample deletes its own: a batch gives what its samples give alone.
 TEST(ExpireSpan, SamplesDeleteForThemselves) {
-  const ExpireSpan model = made([](auto&) {});
+  const ExpireSpan model = expire_span([](auto&) {});
   const Tensor tokens = some_tokens(3, 24, 11);
   const std::vector<int64_t> lengths(6, 4);
   std::vector<double> alone(6, 0.0);
@@ -296,7 +270,7 @@ TEST(ExpireSpan, SamplesDeleteForThemselves) {
   SegmentMemory memory = model.empty_memory(3);
   bool ragged = false;
   for (int64_t at = 0; at < 24; at += 4) {
-    model.logits_after(memory, part(tokens, at, 4));
+    model.logits_after(memory, rows_from(tokens, at, 4));
     for (const LayerMemory& m : memory.layers) {
       const auto begin = m.get<InputRows>().begin.to_vector<int64_t>();
       ragged = ragged || begin[0] != begin[1] || begin[1] != begin[2];
@@ -309,7 +283,7 @@ TEST(ExpireSpan, CutsAreIrrelevant) {
   const Tensor tokens = some_tokens(2, 32, 11);
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t keep : {0, 6}) {
-      const ExpireSpan model = made([&](auto& c) {
+      const ExpireSpan model = expire_span([&](auto& c) {
         c.norm = place;
         c.always_keep = keep;
       });
@@ -335,15 +309,12 @@ TEST(ExpireSpan, CutsAreIrrelevant) {
 }
 
 /// Compares losses, logits and gradients of several segments with a file.
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_expire_span_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("expire_span", name);
-  ExpireSpanConfig config;
-  set_fields(config, golden.settings);
-  ExpireSpan model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
+  ExpireSpan model = golden.build<ExpireSpan, ExpireSpanConfig>(dtype);
   const Tensor tokens = golden["input.tokens"], targets = golden["input.targets"];
   const Pass pass{.training = true, .gen = Generator{14}};
-  if (config.shorten) {  // the file was made with the share that this test draws
+  if (model.config().shorten) {  // the file was made with the share that this test draws
     const Tensor share = uniform({1}, pass.at("shorten").gen, 0, 1, DType::f64);
     EXPECT_EQ(share.item(), golden["input.share"].item());
   }
@@ -353,31 +324,30 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   std::vector<Tensor> losses, logits;
   int64_t begin = 0;
   for (const int64_t end : ends) {
-    const Tensor ids = part(tokens, begin, end - begin);
+    const Tensor ids = rows_from(tokens, begin, end - begin);
     SegmentMemory same = memory;
     logits.push_back(model.logits_after(same, ids));
-    auto result = model.loss(ids, part(targets, begin, end - begin), memory, pass);
+    auto result = model.loss(ids, rows_from(targets, begin, end - begin), memory, pass);
     losses.push_back(result.total().detach());
     backward(result.total());
     memory = std::move(result.memory);
     begin = end;
   }
   golden.expect("output.losses", stack(losses, 0), tolerance);
-  if (!config.shorten) golden.expect("output.logits", concat(logits, 1), tolerance);
+  if (!model.config().shorten) golden.expect("output.logits", concat(logits, 1), tolerance);
   golden.expect_gradients(model, tolerance);
 }
 
 class ExpireSpanGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(ExpireSpanGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(ExpireSpanGoldens, InF32) { compare(GetParam(), DType::f32, 4e-5); }
+TEST_P(ExpireSpanGoldens, InF64) { expect_expire_span_golden(GetParam(), DType::f64, 1e-12); }
+TEST_P(ExpireSpanGoldens, InF32) { expect_expire_span_golden(GetParam(), DType::f32, 4e-5); }
 INSTANTIATE_TEST_SUITE_P(ExpireSpan, ExpireSpanGoldens,
-                         testing::ValuesIn(golden_names("expire_span")),
-                         [](const auto& param) { return param.param; });
+                         testing::ValuesIn(golden_names("expire_span")), own_name);
 
 // Integers a little below, so that rounding does not add a step.
 TEST(ExpireSpan, AMemoryIsSeenForItsLife) {
   constexpr int64_t ramp = 3;
-  const ExpireAttention layer = layer_of({.most = kLongest, .ramp = ramp}, 1, false);
+  const ExpireAttention layer = expire_layer({.most = kLongest, .ramp = ramp}, 1, false);
   for (const double span : {0.0, 2 - 1e-9, 5.3, 7.9}) {
     std::vector<double> spans(24, 1.5);
     spans[2] = span;
@@ -391,7 +361,7 @@ TEST(ExpireSpan, AMemoryIsSeenForItsLife) {
     LayerMemory memory = first_memory(layer, 1);
     int64_t kept = 0;
     for (int64_t t = 0; t < 24; ++t) {
-      step(layer, part(x, t, 1), memory);
+      expire_step(layer, rows_from(x, t, 1), memory);
       const auto births = births_of(memory);
       kept += std::count(births.begin(), births.end(), 3);
     }
@@ -402,13 +372,13 @@ TEST(ExpireSpan, AMemoryIsSeenForItsLife) {
 /// Returns the gradient that the penalty on the span of row `at` gets over its life, in segments of
 /// `length` rows; all other spans are 0.
 double paid(const ExpireOptions& options, double span, size_t at, int64_t length) {
-  ExpireAttention layer = layer_of(options, 2);
+  ExpireAttention layer = expire_layer(options, 2);
   std::vector<double> spans(48, 0);
   spans[at] = span;
   const Tensor x = rows_with(spans);
   LayerMemory memory = first_memory(layer, 1);
   for (int64_t t = 0; t < 48; t += length) {
-    backward(step(layer, part(x, t, length), memory, training).losses.at(0).value);
+    backward(expire_step(layer, rows_from(x, t, length), memory, training).losses.at(0).value);
   }
   // All other sigmoids have a derivative of 0.
   return grad(parameter(layer, "span.bias")).item() / (span * (1 - span / kLongest));
@@ -435,7 +405,7 @@ TEST(ExpireSpan, BothLossesHaveTheSameGradientOverAStream) {
   std::vector<Tensor> weight, bias, rows;
   for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
     ExpireAttention layer =
-        layer_of({.most = kLongest, .ramp = 3, .penalty = 0.9, .loss = loss}, 2);
+        expire_layer({.most = kLongest, .ramp = 3, .penalty = 0.9, .loss = loss}, 2);
     Tensor w = parameter(layer, "span.weight");
     assign(w, {0.4, -0.3, 0.2, 0.5, -0.1, 0.3});
     Tensor x = normal({2, length * segments, 6}, Generator{2}, 0.0, 1.0, DType::f64);
@@ -447,9 +417,9 @@ TEST(ExpireSpan, BothLossesHaveTheSameGradientOverAStream) {
     LayerMemory memory = first_memory(layer, 2);
     std::vector<Tensor> own;
     for (int64_t s = 0; s < segments; ++s) {
-      Tensor h = part(x, s * length, length).detach();
+      Tensor h = rows_from(x, s * length, length).detach();
       set_requires_grad(h, true);
-      backward(step(layer, h, memory, training).losses.at(0).value);
+      backward(expire_step(layer, h, memory, training).losses.at(0).value);
       own.push_back(grad(h));
     }
     weight.push_back(grad(w));
@@ -479,7 +449,7 @@ SegmentMemory ragged_memory(const ExpireSpan& model, int64_t batch, int64_t leng
 
 TEST(ExpireSpan, CachedRowsAreConstants) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
-    ExpireSpan model = made([&](auto& c) { c.norm = place; });
+    ExpireSpan model = expire_span([&](auto& c) { c.norm = place; });
     const Tensor tokens = some_tokens(2, 5, 11);
     const SegmentMemory memory = ragged_memory(model, 2, 4);
     auto result = model.loss(tokens, tokens, memory, training);
@@ -512,7 +482,7 @@ TEST(ExpireSpan, CachedRowsAreConstants) {
 
 // The gradient of a pre-norm's gain has parts of rows that are in the memory alone.
 TEST(ExpireSpan, TheNormOfCachedRowsIsTrained) {
-  ExpireSpan model = made([](auto& c) {
+  ExpireSpan model = expire_span([](auto& c) {
     c.norm = NormPlace::pre;
     c.n_layer = 1;
   });
@@ -529,7 +499,7 @@ TEST(ExpireSpan, TheNormOfCachedRowsIsTrained) {
 
 TEST(ExpireSpan, ShortenedSpans) {
   const ExpireOptions options{.most = kLongest, .ramp = 3, .penalty = 1};
-  ExpireAttention layer = layer_of(options);
+  ExpireAttention layer = expire_layer(options);
   std::vector<double> spans;
   for (int64_t i = 0; i < 24; ++i) spans.push_back(1 + 0.61 * static_cast<double>(i % 20));
   const Tensor x = rows_with(spans, 2);
@@ -540,7 +510,7 @@ TEST(ExpireSpan, ShortenedSpans) {
     LayerMemory memory = first_memory(layer, 2);
     std::vector<Tensor> y;
     for (int64_t t = 0; t < 12; t += 4)
-      y.push_back(step(layer, part(rows, t, 4), memory, {}, at).y);
+      y.push_back(expire_step(layer, rows_from(rows, t, 4), memory, {}, at).y);
     return std::pair(concat(y, 1), memory);
   };
   const auto off = run(x, {}), full_share = run(x, limit(1)), no_share = run(x, limit(0)),
@@ -557,12 +527,12 @@ TEST(ExpireSpan, ShortenedSpans) {
   for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
     ExpireOptions with = options;
     with.loss = loss;
-    ExpireAttention pays = layer_of(with);
+    ExpireAttention pays = expire_layer(with);
     for (const double nu : {0.05, 0.3}) {
       set_grad(parameter(pays, "span.bias"), {});
       LayerMemory memory = first_memory(pays, 2);
       for (int64_t t = 0; t < 12; t += 4) {
-        const Output out = step(pays, part(x, t, 4), memory, training, limit(nu));
+        const Output out = expire_step(pays, rows_from(x, t, 4), memory, training, limit(nu));
         backward(add(sum(square(out.y)), out.losses.at(0).value));
       }
       const Tensor db = grad(parameter(pays, "span.bias"));
@@ -573,7 +543,7 @@ TEST(ExpireSpan, ShortenedSpans) {
 
 TEST(ExpireSpan, OneShareForAllLayersInTrainingOnly) {
   const auto with = [](bool shorten) {
-    return made([&](auto& c) {
+    return expire_span([&](auto& c) {
       c.shorten = shorten;
       c.span_penalty = 0;
     });
@@ -593,7 +563,7 @@ TEST(ExpireSpan, OneShareForAllLayersInTrainingOnly) {
 TEST(ExpireSpan, DecodesAsSegments) {
   struct Case {
     const char* what;
-    Change change;
+    ExpireSpanChange change;
   };
   const Case cases[] = {
       {"post-norm", [](auto&) {}},
@@ -609,13 +579,13 @@ TEST(ExpireSpan, DecodesAsSegments) {
   };
   for (const Case& each : cases) {
     SCOPED_TRACE(each.what);
-    const ExpireSpan model = made(each.change);
+    const ExpireSpan model = expire_span(each.change);
     const NoGrad off;
     const Tensor tokens = some_tokens(2, 100, 11);
     SegmentMemory memory = model.empty_memory(2);
     std::vector<Tensor> segments;
     for (int64_t t = 0; t < 100; t += 5) {
-      segments.push_back(model.logits_after(memory, part(tokens, t, 5)));
+      segments.push_back(model.logits_after(memory, rows_from(tokens, t, 5)));
     }
     const Tensor expected = concat(segments, 1);
     for (const std::vector<int64_t>& prompts :
@@ -624,7 +594,7 @@ TEST(ExpireSpan, DecodesAsSegments) {
       auto prompt = prompts.begin();
       for (int64_t t = 0; t < 100;) {
         const int64_t n = prompt != prompts.end() ? *prompt++ : 1;
-        const Tensor decoded = model.decode(part(tokens, t, n), *state);
+        const Tensor decoded = model.decode(rows_from(tokens, t, n), *state);
         t += n;
         EXPECT_LT(distance(decoded, contiguous(select(expected, 1, t - 1))), 1e-12) << t;
       }
@@ -634,21 +604,21 @@ TEST(ExpireSpan, DecodesAsSegments) {
 
 TEST(ExpireSpan, BeamsTakeRows) {
   for (const int64_t phantom : {0, 4}) {
-    const ExpireSpan model = made([&](auto& c) { c.phantom_zero_memory = phantom; });
+    const ExpireSpan model = expire_span([&](auto& c) { c.phantom_zero_memory = phantom; });
     const NoGrad off;
     const Tensor tokens = some_tokens(2, 50, 11), next = some_tokens(3, 30, 11, 5);
     const std::vector<int64_t> beams = {1, 1, 0};
     const Tensor from = Tensor::from(beams, {3});
     for (const int64_t before : {0, 7, 50}) {
       auto state = model.start_decoding(2);
-      if (before > 0) model.decode(part(tokens, 0, before), *state);
+      if (before > 0) model.decode(rows_from(tokens, 0, before), *state);
       state->take_rows(from, true);
-      const Tensor all = concat({take(part(tokens, 0, before), from), next}, 1);
+      const Tensor all = concat({take(rows_from(tokens, 0, before), from), next}, 1);
       auto alone = model.start_decoding(3);
-      if (before > 0) model.decode(part(all, 0, before), *alone);
+      if (before > 0) model.decode(rows_from(all, 0, before), *alone);
       for (int64_t t = 0; t < 30; ++t) {
-        EXPECT_LT(distance(model.decode(part(next, t, 1), *state),
-                           model.decode(part(next, t, 1), *alone)),
+        EXPECT_LT(distance(model.decode(rows_from(next, t, 1), *state),
+                           model.decode(rows_from(next, t, 1), *alone)),
                   1e-13);
       }
     }
@@ -670,7 +640,7 @@ int64_t bytes_of(F&& f) {
 TEST(ExpireSpan, ATokenCopiesNoMemory) {
   std::vector<int64_t> least;
   for (const int64_t rows : {800, 3200}) {
-    ExpireSpan model = made(
+    ExpireSpan model = expire_span(
         [&](auto& c) {
           c.span_max = rows;
           c.span_ramp = 1;
@@ -698,7 +668,7 @@ TEST(ExpireSpan, ATokenCopiesNoMemory) {
 
 TEST(ExpireSpan, DecodingSaysWhereThereIsNoSpace) {
   const auto with = [](Overflow overflow) {
-    return made([&](auto& c) {
+    return expire_span([&](auto& c) {
       c.max_memory = 5;
       c.overflow = overflow;
       c.positions = 2;
@@ -711,7 +681,7 @@ TEST(ExpireSpan, DecodingSaysWhereThereIsNoSpace) {
   set_all_spans(drops, true);
   const auto decode = [&](const ExpireSpan& model) {
     auto state = model.start_decoding(2);
-    for (int64_t t = 0; t < 60; ++t) model.decode(part(tokens, t, 1), *state);
+    for (int64_t t = 0; t < 60; ++t) model.decode(rows_from(tokens, t, 1), *state);
   };
   const std::string message = message_of<ValueError>([&] { decode(strict); });
   EXPECT_TRUE(contains(message, "memories live in sample 0, but there are 5 rows")) << message;
@@ -720,7 +690,7 @@ TEST(ExpireSpan, DecodingSaysWhereThereIsNoSpace) {
 
 TEST(ExpireSpan, SpansComputedOnceAreThoseComputedAgain) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
-    const ExpireSpan model = made([&](auto& c) { c.norm = place; });
+    const ExpireSpan model = expire_span([&](auto& c) { c.norm = place; });
     const Tensor tokens = some_tokens(2, 60, 11);
     for (const int64_t length : {1, 3, 20, 60}) {
       const std::vector<int64_t> lengths(static_cast<size_t>(60 / length), length);
@@ -741,7 +711,7 @@ LeftOut train_leaving_out(const ExpireSpan& model, const Tensor& tokens, int64_t
   LeftOut all;
   all.memory = model.empty_memory(tokens.dim(0));
   for (int64_t at = 0; at < tokens.dim(1); at += length) {
-    const Tensor ids = part(tokens, at, length);
+    const Tensor ids = rows_from(tokens, at, length);
     auto result =
         model.loss(ids, ids, all.memory, {.training = true, .gen = Generator{uint64_t(at)}});
     all.losses.push_back(result.loss.item());
@@ -757,7 +727,7 @@ TEST(ExpireSpan, LayersLeftOutRememberAndPay) {
   const Tensor tokens = some_tokens(2, 40, 11);
   for (const SpanLoss loss : {SpanLoss::ramp, SpanLoss::direct}) {
     const auto with = [&](double layer_drop) {
-      return made([&](auto& c) {
+      return expire_span([&](auto& c) {
         c.norm = NormPlace::pre;
         c.span_loss = loss;
         c.layer_drop = layer_drop;
@@ -781,11 +751,11 @@ TEST(ExpireSpan, LayersLeftOutRememberAndPay) {
 
 TEST(ExpireSpan, LayersAreLeftOutAsOftenAsAsked) {
   // With one layer of zeros in every branch but the norm's gain, the loss tells whether it has run.
-  const ExpireSpan model = made([](auto& c) {
+  const ExpireSpan model = expire_span([](auto& c) {
     c.n_layer = 1;
     c.layer_drop = 0.3;
   });
-  const ExpireSpan always = made([](auto& c) { c.n_layer = 1; });
+  const ExpireSpan always = expire_span([](auto& c) { c.n_layer = 1; });
   const Tensor tokens = some_tokens(1, 4, 11);
   const NoGrad off;
   const auto loss = [&](const ExpireSpan& m, Pass pass) {
@@ -803,7 +773,7 @@ TEST(ExpireSpan, LayersAreLeftOutAsOftenAsAsked) {
 TEST(ExpireSpan, LayersLeftOutAreRunAgainAlike) {
   std::vector<std::vector<Tensor>> gradients;
   for (const char* policy : {"standard", "checkpoint", "checkpoint:2"}) {
-    ExpireSpan model = made([&](auto& c) {
+    ExpireSpan model = expire_span([&](auto& c) {
       c.layer_drop = 0.5;
       c.n_layer = 4;
       c.memory = MemoryPolicy(policy);
@@ -818,7 +788,7 @@ TEST(ExpireSpan, LayersLeftOutAreRunAgainAlike) {
     }
   }
   EXPECT_TRUE(contains(message_of<ValueError>([] {
-                         made([](auto& c) {
+                         expire_span([](auto& c) {
                            c.layer_drop = 0.5;
                            c.memory = MemoryPolicy("reversible:exact");
                          });
@@ -829,7 +799,7 @@ TEST(ExpireSpan, LayersLeftOutAreRunAgainAlike) {
 TEST(ExpireSpan, AResetIsANewStream) {
   for (const bool evaluation : {false, true}) {
     for (const int64_t phantom : {0, 3}) {
-      const ExpireSpan model = made([&](auto& c) { c.phantom_zero_memory = phantom; });
+      const ExpireSpan model = expire_span([&](auto& c) { c.phantom_zero_memory = phantom; });
       const NoGrad off;
       const Tensor tokens = some_tokens(3, 20, 11);
       const auto memory_of = [&](int64_t batch) {
@@ -837,7 +807,7 @@ TEST(ExpireSpan, AResetIsANewStream) {
       };
       SegmentMemory memory = memory_of(3), alone = memory_of(1), other = memory_of(1);
       for (int64_t t = 0; t < 20; t += 4) {
-        const Tensor x = part(tokens, t, 4);
+        const Tensor x = rows_from(tokens, t, 4);
         if (t == 8) memory = forget(memory, Tensor::from(std::vector<uint8_t>{0, 1, 0}, {3}));
         const Tensor all = model.logits_after(memory, x);
         const auto row = [&](const Tensor& y, int64_t b) { return contiguous(narrow(y, 0, b, 1)); };
@@ -850,33 +820,33 @@ TEST(ExpireSpan, AResetIsANewStream) {
 }
 
 TEST(ExpireSpan, TheFirstTokenSeesNothing) {
-  const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3});
+  const ExpireAttention layer = expire_layer({.most = kLongest, .ramp = 3});
   const Tensor x = rows_with({5, 7}, 2);
   LayerMemory memory = first_memory(layer, 2);
-  const Tensor y = step(layer, x, memory).y;
+  const Tensor y = expire_step(layer, x, memory).y;
   EXPECT_EQ(distance(y, zeros({2, 1, 6}, DType::f64)), 0);
   EXPECT_EQ(distance(layer.forward(x, {}, Pass{}).y, zeros({2, 1, 6}, DType::f64)), 0);
   EXPECT_EQ(births_of(memory, 1), std::vector<int64_t>{1});
   // Nor does one after memories that are dead, though a position keeps their rows.
-  const ExpireAttention short_lived = layer_of({.most = kLongest, .ramp = 1});
+  const ExpireAttention short_lived = expire_layer({.most = kLongest, .ramp = 1});
   memory = first_memory(short_lived, 2);
   const Tensor dead = rows_with(std::vector<double>(10, 0.0), 2);
-  EXPECT_EQ(distance(step(short_lived, dead, memory).y, zeros({2, 5, 6}, DType::f64)), 0);
+  EXPECT_EQ(distance(expire_step(short_lived, dead, memory).y, zeros({2, 5, 6}, DType::f64)), 0);
   EXPECT_EQ(births_of(memory, 0), (std::vector<int64_t>{3, 4, 5}));
 }
 
 TEST(ExpireSpan, NoTokensAndNoSamplesChangeNothing) {
-  const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3, .penalty = 1});
+  const ExpireAttention layer = expire_layer({.most = kLongest, .ramp = 3, .penalty = 1});
   const Tensor x = rows_with({5, 7, 2, 9}, 2);
   LayerMemory memory = first_memory(layer, 2);
-  step(layer, x, memory);
+  expire_step(layer, x, memory);
   const std::vector<int64_t> before = births_of(memory, 1);
-  const Output none = step(layer, part(x, 0, 0), memory, training);
+  const Output none = expire_step(layer, rows_from(x, 0, 0), memory, training);
   EXPECT_EQ(to_string(none.y.shape()), "[2, 0, 6]");
   EXPECT_EQ(none.losses.at(0).value.item(), 0);
   EXPECT_EQ(births_of(memory, 1), before);
   LayerMemory nobody = first_memory(layer, 0);
-  const Output empty = step(layer, zeros({0, 3, 6}, DType::f64), nobody, training);
+  const Output empty = expire_step(layer, zeros({0, 3, 6}, DType::f64), nobody, training);
   EXPECT_EQ(to_string(empty.y.shape()), "[0, 3, 6]");
   EXPECT_EQ(empty.losses.at(0).value.item(), 0);
 }
@@ -895,7 +865,7 @@ TEST(ExpireSpan, ExtremeMemories) {
       }
       return all;
     };
-    ExpireSpan model = made([](auto& c) { c.positions = 1; });
+    ExpireSpan model = expire_span([](auto& c) { c.positions = 1; });
     set_all_spans(model, false);
     const auto shortest = rows_after(model, 24);
     for (size_t i = 0; i < shortest.size(); ++i) {
@@ -912,13 +882,13 @@ TEST(ExpireSpan, ExtremeMemories) {
 }
 
 TEST(ExpireSpan, AlternatingMemories) {
-  const ExpireAttention layer = layer_of({.most = kLongest, .ramp = 3}, 1);
+  const ExpireAttention layer = expire_layer({.most = kLongest, .ramp = 3}, 1);
   std::vector<double> spans;
   for (int64_t i = 0; i < 60; ++i) spans.push_back(i % 2 == 0 ? kLongest : 0);
   const Tensor x = rows_with(spans);
   LayerMemory memory = first_memory(layer, 1);
   for (int64_t t = 0; t < 60; t += 5) {
-    step(layer, part(x, t, 5), memory);
+    expire_step(layer, rows_from(x, t, 5), memory);
     std::vector<int64_t> expected;
     for (int64_t birth = 1; birth <= t + 5; ++birth) {
       const int64_t next = t + 6 - birth;  // distance to the next step
@@ -932,7 +902,7 @@ TEST(ExpireSpan, AlternatingMemories) {
 }
 
 TEST(ExpireSpan, TheMemoryHasTheBytesThatItsShapeSays) {
-  const ExpireSpan model = made(
+  const ExpireSpan model = expire_span(
       [](auto& c) {
         c.max_memory = 9;
         c.overflow = Overflow::drop;
@@ -954,20 +924,21 @@ TEST(ExpireSpan, TheMemoryHasTheBytesThatItsShapeSays) {
 
 TEST(ExpireSpan, WhatHappensWhereThereIsNoSpace) {
   const auto with = [](Overflow overflow) {
-    return layer_of({.most = kLongest, .ramp = 3, .capacity = 6, .overflow = overflow}, 2);
+    return expire_layer({.most = kLongest, .ramp = 3, .capacity = 6, .overflow = overflow}, 2);
   };
   std::vector<double> spans;
   for (int64_t i = 0; i < 12; ++i) spans.push_back(i % 3 == 0 ? kLongest : 9.5);
   const Tensor x = rows_with(spans);
   const ExpireAttention strict = with(Overflow::error), drops = with(Overflow::drop);
   LayerMemory memory = first_memory(strict, 1);
-  step(strict, part(x, 0, 6), memory);
-  const std::string message = message_of<ValueError>([&] { step(strict, part(x, 6, 6), memory); });
+  expire_step(strict, rows_from(x, 0, 6), memory);
+  const std::string message =
+      message_of<ValueError>([&] { expire_step(strict, rows_from(x, 6, 6), memory); });
   EXPECT_TRUE(contains(message, "12 memories live in sample 0, but there are 6 rows")) << message;
   EXPECT_TRUE(contains(message, "raise max_memory or set overflow=drop")) << message;
   memory = first_memory(drops, 1);
-  step(drops, part(x, 0, 6), memory);
-  step(drops, part(x, 6, 6), memory);
+  expire_step(drops, rows_from(x, 0, 6), memory);
+  expire_step(drops, rows_from(x, 6, 6), memory);
   // The four of the longest span, of which the oldest has 16 - 12 steps left, and the newest two:
   // 9.5 - 1 and 9.5 - 2; next is 9 with 9.5 - 4, before 8.
   EXPECT_EQ(births_of(memory), (std::vector<int64_t>{4, 7, 9, 10, 11, 12}));
@@ -977,7 +948,7 @@ TEST(ExpireSpan, WhatHappensWhereThereIsNoSpace) {
 TEST(ExpireSpan, OnADeviceTheErrorComesLater) {
   const Device cuda{DeviceKind::cuda, 0};
   if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
-  ExpireSpanConfig c = tiny([](auto& x) { x.max_memory = 6; });
+  ExpireSpanConfig c = tiny_expire_span([](auto& x) { x.max_memory = 6; });
   const ExpireSpan model(c, Init{.gen = Generator{3}, .device = cuda});
   const NoGrad off;
   const Tensor tokens = to_device(some_tokens(2, 12, 11), cuda);  // spans are 3.6: 6 rows live
@@ -994,7 +965,7 @@ TEST(ExpireSpan, OnADeviceTheErrorComesLater) {
 // An empty memory says when it was made: only differences of steps count.
 TEST(ExpireSpan, StepsBeyond32Bits) {
   for (const DType dtype : {DType::f64, DType::f32}) {
-    const ExpireSpan model = made([](auto&) {}, dtype);
+    const ExpireSpan model = expire_span([](auto&) {}, dtype);
     const NoGrad off;
     const Tensor tokens = some_tokens(2, 40, 11);
     constexpr int64_t late = (int64_t{1} << 31) - 20;
@@ -1005,7 +976,7 @@ TEST(ExpireSpan, StepsBeyond32Bits) {
       m.set(rows);
     }
     for (int64_t t = 0; t < 40; t += 4) {
-      const Tensor x = part(tokens, t, 4);
+      const Tensor x = rows_from(tokens, t, 4);
       EXPECT_TRUE(same_bits(model.logits_after(far, x), model.logits_after(early, x))) << t;
       for (size_t i = 0; i < 2; ++i) {
         std::vector<int64_t> expected = births_of(early.layers[i]);
@@ -1022,7 +993,7 @@ TEST(ExpireSpan, Gradients) {
     const char* what;
     int64_t length;
     bool memory;
-    Change change;
+    ExpireSpanChange change;
   };
   const Case cases[] = {
       {"several segments", 7, true, [](auto&) {}},
@@ -1065,7 +1036,7 @@ TEST(ExpireSpan, Gradients) {
       {"wide heads", 5, true, [](auto& c) { c.d_head = 5; }},
   };
   for (const Case& each : cases) {
-    ExpireSpan model = made(each.change);
+    ExpireSpan model = expire_span(each.change);
     const Tensor tokens = some_tokens(3, each.length, 11);
     const SegmentMemory before = each.memory ? ragged_memory(model, 3, 6) : model.empty_memory(3);
     EXPECT_EQ(check_parameter_gradients(
@@ -1077,7 +1048,7 @@ TEST(ExpireSpan, Gradients) {
 
 TEST(ExpireSpan, PhantomRowsTakeAttention) {
   const auto with = [](int64_t phantom) {
-    return made([&](auto& c) { c.phantom_zero_memory = phantom; });
+    return expire_span([&](auto& c) { c.phantom_zero_memory = phantom; });
   };
   const Tensor tokens = some_tokens(2, 12, 11);
   const auto real = losses_of(with(0), tokens, {6, 6}),
@@ -1087,7 +1058,7 @@ TEST(ExpireSpan, PhantomRowsTakeAttention) {
 }
 
 TEST(ExpireSpan, SpansStayF32WhereLayersComputeInBf16) {
-  ExpireSpanConfig c = tiny([](auto& x) { x.span_max = 3000; });
+  ExpireSpanConfig c = tiny_expire_span([](auto& x) { x.span_max = 3000; });
   c.precision = Precision::bf16;
   ExpireSpan model(c, Init{.gen = Generator{3}});
   const Tensor tokens = some_tokens(1, 20, 11);
@@ -1101,7 +1072,7 @@ TEST(ExpireSpan, SpansStayF32WhereLayersComputeInBf16) {
 }
 
 TEST(ExpireSpan, SaysHowLongTokensLive) {
-  const ExpireSpan model = made([](auto& c) { c.norm = NormPlace::pre; });
+  const ExpireSpan model = expire_span([](auto& c) { c.norm = NormPlace::pre; });
   const Tensor tokens = some_tokens(2, 9, 11);
   SegmentMemory memory = model.empty_memory(2);
   model.logits_after(memory, tokens);
@@ -1126,8 +1097,8 @@ TEST(ExpireSpan, HasThePublishedSize) {
 }
 
 TEST(ExpireSpan, SaysWhatDoesNotFit) {
-  const auto refusal = [](const Change& change) {
-    return message_of<ValueError>([&] { made(change); });
+  const auto refusal = [](const ExpireSpanChange& change) {
+    return message_of<ValueError>([&] { expire_span(change); });
   };
   EXPECT_TRUE(contains(refusal([](auto& c) { c.span_max = 0; }), "span_max"));
   EXPECT_TRUE(contains(refusal([](auto& c) { c.span_ramp = 0.5; }), "span_ramp"));
@@ -1138,7 +1109,7 @@ TEST(ExpireSpan, SaysWhatDoesNotFit) {
   EXPECT_TRUE(contains(refusal([](auto& c) { c.max_memory = 3; }), "at least positions = 4"));
   EXPECT_TRUE(
       contains(refusal([](auto& c) { c.phantom_zero_memory = 15; }), "at most the 14 rows"));
-  const ExpireSpan model = made([](auto&) {});
+  const ExpireSpan model = expire_span([](auto&) {});
   const Tensor tokens = some_tokens(2, 6, 11);
   EXPECT_TRUE(contains(message_of<ValueError>([&] {
                          model.loss(tokens, tokens, model.evaluation_memory(2), training);

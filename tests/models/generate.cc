@@ -12,17 +12,16 @@
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-Transformer tiny(const std::function<void(TransformerConfig&)>& change = [](TransformerConfig&) {
-}) {
+Transformer generating_model(const std::function<void(TransformerConfig&)>& change =
+                                 [](TransformerConfig&) {}) {
   TransformerConfig c = transformer_preset("tiny");
   change(c);
-  Transformer model(c, Init{.gen = Generator{7}});
-  randomise(model, 0.3, 21);
-  return model;
+  return randomised<Transformer>(c, in_f32);
 }
 
 std::vector<int64_t> draws(const std::vector<double>& logits, const Sampling& s, int64_t n) {
@@ -110,7 +109,7 @@ TEST(Sample, Rejects) {
 }
 
 TEST(Generate, IsDeterministicAndIndependentOfTheBatch) {
-  const Transformer model = tiny();
+  const Transformer model = generating_model();
   const Tensor prompt = some_tokens(2, 3, 17);
   const auto run = [&](const Tensor& p, uint64_t seed) {
     return generate(model, p, 12, {.temperature = 0.8, .top_k = 10}, Generator{seed})
@@ -125,7 +124,7 @@ TEST(Generate, IsDeterministicAndIndependentOfTheBatch) {
 
 TEST(Generate, GreedyIsTheArgmaxOfTheFullPass) {
   for (const int64_t window : {0, 3}) {
-    const Transformer model = tiny([&](TransformerConfig& c) {
+    const Transformer model = generating_model([&](TransformerConfig& c) {
       c.local = window > 0 ? Locality::exact : Locality::none;
       c.window = window;
     });
@@ -146,7 +145,7 @@ TEST(Generate, GreedyIsTheArgmaxOfTheFullPass) {
 }
 
 TEST(Generate, GoesOnBeyondALearnedTable) {
-  const Transformer model = tiny([](TransformerConfig& c) {
+  const Transformer model = generating_model([](TransformerConfig& c) {
     c.positions = Positions::learned;
     c.n_max = 8;
   });
@@ -156,7 +155,7 @@ TEST(Generate, GoesOnBeyondALearnedTable) {
 
 // The table has 8 positions. They are used up before half of them is read anew.
 TEST(Generate, UsesTheWholeTableBeforeItBeginsAnew) {
-  const Transformer model = tiny([](TransformerConfig& c) {
+  const Transformer model = generating_model([](TransformerConfig& c) {
     c.positions = Positions::learned;
     c.n_max = 8;
   });
@@ -236,11 +235,12 @@ TEST(Generate, PenaltyForRepeatsIsThatOfCtrl) {
 }
 
 TEST(Generate, Rejects) {
-  const Transformer model = tiny();
+  const Transformer model = generating_model();
   EXPECT_THROW(generate(model, Tensor::zeros({1, 0}, DType::i64), 3, {}, Generator{1}), ShapeError);
   EXPECT_THROW(generate(model, some_tokens(1, 2, 17), -1, {}, Generator{1}), ValueError);
   EXPECT_THROW(generate(model, Tensor::zeros({1, 2}), 3, {}, Generator{1}), DTypeError);
-  const Transformer encoder = tiny([](TransformerConfig& c) { c.wiring = Wiring::encoder; });
+  const Transformer encoder =
+      generating_model([](TransformerConfig& c) { c.wiring = Wiring::encoder; });
   EXPECT_THROW(generate(encoder, some_tokens(1, 2, 17), 1, {}, Generator{1}), NotImplemented);
 }
 
@@ -256,7 +256,7 @@ double nats(const Transformer& model, const Tensor& text, int64_t from, int64_t 
 }
 
 TEST(Evaluate, ScoresEveryTokenOnceWithTheContextItSays) {
-  const Transformer model = tiny();
+  const Transformer model = generating_model();
   const NoGrad off;
   for (const int64_t n : {1, 5, 12, 23}) {
     const Tensor text = flatten(some_tokens(1, n + 1, 17));
@@ -284,7 +284,7 @@ TEST(Evaluate, ScoresEveryTokenOnceWithTheContextItSays) {
 }
 
 TEST(Evaluate, Rejects) {
-  const Transformer model = tiny();
+  const Transformer model = generating_model();
   const Tensor text = flatten(some_tokens(1, 9, 17));
   EXPECT_THROW(score_segments(model, text, 0), ValueError);
   EXPECT_THROW(score_segments(model, text, 4, 0), ValueError);

@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "autograd/engine.h"
 #include "autograd/node.h"
+#include "models/encoder.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/shape.h"
-#include "tests/harness/model_info.h"
+#include "tests/models/small_models.h"
 #include "train/config.h"
 #include "train/state.h"
 
@@ -30,6 +32,13 @@ inline std::vector<std::string> golden_names(const std::string& folder) {
   return names;
 }
 
+/// Returns the tensors of a file by name.
+inline std::map<std::string, Tensor> tensors_of(const std::string& path) {
+  std::map<std::string, Tensor> all;
+  for (NamedTensor& t : read_tensors(path)) all[t.name] = t.tensor;
+  return all;
+}
+
 /// Holds one training example of a model: configuration, inputs, parameters, outputs and gradients.
 class GoldenFile {
  public:
@@ -43,7 +52,7 @@ class GoldenFile {
         settings.push_back({key, Json(value), name, true});
       }
     }
-    for (NamedTensor& t : read_tensors(path)) tensors_[t.name] = t.tensor;
+    tensors_ = tensors_of(path);
   }
 
   std::string model;  ///< the model's name, if the folder has several models
@@ -71,6 +80,22 @@ class GoldenFile {
     }
   }
 
+  /// Returns the configuration of the file.
+  template <class Config>
+  Config config() const {
+    Config c;
+    set_fields(c, settings);
+    return c;
+  }
+
+  /// Returns a model with the configuration and the parameters of the file.
+  template <class Model, class Config>
+  Model build(DType dtype) const {
+    Model built(config<Config>(), Init{.gen = Generator{1}, .dtype = dtype});
+    set_parameters(built);
+    return built;
+  }
+
   /// Expects x within tolerance times the largest absolute value of the expected tensor, or times 1
   /// if that is larger.
   void expect(const std::string& what, const Tensor& x, double tolerance) const {
@@ -93,12 +118,33 @@ class GoldenFile {
   std::map<std::string, Tensor> tensors_;
 };
 
+/// Names the tests of a file after it.
+inline std::string own_name(const testing::TestParamInfo<std::string>& file) { return file.param; }
+
 /// Zeroes the rows beyond each sample's length, as the files do.
 inline Tensor without_padding(const Tensor& x, const Tensor& lengths) {
   if (!lengths) return x;
   const Tensor place = iota(x.dim(1));                      // [L]
   const Tensor valid = less(place, unsqueeze(lengths, 1));  // [B, L]
   return where(unsqueeze(valid, 2), x.detach(), zeros_like(x.detach()));
+}
+
+/// Compares every output and every gradient of a BERT-shaped encoder with the file's.
+///   prefix  of the names of what is expected
+inline void expect_golden_encoder(const GoldenFile& golden, Encoder& model, double tolerance,
+                                  const std::string& prefix = "") {
+  const Tensor lengths = golden["input.lengths"];
+  const Tensor hidden = model.forward({.tokens = golden["input.tokens"],
+                                       .lengths = lengths,
+                                       .types = golden["input.types"],
+                                       .global = golden["input.global"]},
+                                      training);
+  golden.expect(prefix + "output.hidden", without_padding(hidden, lengths), tolerance);
+  golden.expect(prefix + "output.logits", without_padding(model.head(hidden), lengths), tolerance);
+  const Tensor loss = model.loss(hidden, golden["input.targets"]);
+  golden.expect(prefix + "output.loss", loss, tolerance);
+  backward(loss);
+  golden.expect_gradients(model, tolerance, prefix);
 }
 
 }  // namespace longspan::test

@@ -31,11 +31,7 @@ namespace {
 
 using Sentences = std::vector<std::vector<int32_t>>;
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-const Init f32{.gen = Generator{7}};
-const Pass training{.training = true, .gen = Generator{1}};
-
-HibertConfig tiny(const std::function<void(HibertConfig&)>& change = [](HibertConfig&) {}) {
+HibertConfig tiny_hibert(const std::function<void(HibertConfig&)>& change = [](HibertConfig&) {}) {
   HibertConfig c = hibert_preset("tiny");
   change(c);
   return c;
@@ -56,7 +52,7 @@ Sentences document(const Hibert& model, std::initializer_list<int64_t> lengths, 
   return all;
 }
 
-PackedDocuments packed(std::initializer_list<Sentences> documents) {
+PackedDocuments packed_documents(std::initializer_list<Sentences> documents) {
   PackedDocuments in;
   for (const Sentences& d : documents) in.add(d);
   return in;
@@ -90,20 +86,20 @@ struct Example {
 
 Example example(const Hibert& model) {
   const Sentences a = document(model, {4, 1, 5}, 1), b = document(model, {3}, 2);
-  Example e{packed({masked(model, a, 2), masked(model, b, 0)}), {}};
+  Example e{packed_documents({masked(model, a, 2), masked(model, b, 0)}), {}};
   add_target(e.written, model, 2, a[2]);
   add_target(e.written, model, 3, b[0]);
   return e;
 }
 
 std::vector<HibertConfig> variants() {
-  return {tiny(), tiny([](auto& c) {
+  return {tiny_hibert(), tiny_hibert([](auto& c) {
             c.n_layer = c.document_layers = c.decoder_layers = 2;
             c.position_offset = 2;
             c.share_all = c.merge_ends = c.merge_begin = true;
             c.smoothing = 0.2;
           }),
-          tiny([](auto& c) {
+          tiny_hibert([](auto& c) {
             c.document_layers = 0;
             c.emb_scale = c.sentence_positions = false;
             c.activation = Activation::gelu_erf;
@@ -113,14 +109,16 @@ std::vector<HibertConfig> variants() {
 // ------------------------------------------------------------------------------ what the model
 // does
 
-int64_t layer_of(int64_t d, int64_t f) { return 4 * d * d + 4 * d + 2 * d * f + d + f + 4 * d; }
+int64_t layer_parameters(int64_t d, int64_t f) {
+  return 4 * d * d + 4 * d + 2 * d * f + d + f + 4 * d;
+}
 
 TEST(Hibert, ParameterCounts) {
-  EXPECT_EQ(12 * layer_of(512, 2048), 37'828'608);
-  EXPECT_EQ(12 * layer_of(768, 3072), 85'054'464);
+  EXPECT_EQ(12 * layer_parameters(512, 2048), 37'828'608);
+  EXPECT_EQ(12 * layer_parameters(768, 3072), 85'054'464);
   for (const char* name : {"tiny", "small", "s", "m"}) {
     HibertConfig c = hibert_preset(name);
-    const int64_t layer = layer_of(c.d_model, c.d_ff), d = c.d_model;
+    const int64_t layer = layer_parameters(c.d_model, c.d_ff), d = c.d_model;
     const int64_t encoders = c.vocab * d + (c.n_layer + c.document_layers) * layer;
     Hibert whole(c, Init{.meta = true});
     EXPECT_EQ(parameter_count(whole),
@@ -140,7 +138,7 @@ TEST(Hibert, ParameterCounts) {
 
 TEST(Hibert, GradientsOfEveryParameter) {
   for (HibertConfig c : variants()) {
-    Hibert model(c, f64);
+    Hibert model(c, in_f64);
     randomise(model, 0.4, 3);
     const Example e = example(model);
     EXPECT_EQ(
@@ -148,7 +146,7 @@ TEST(Hibert, GradientsOfEveryParameter) {
             model, [&] { return model.sentence_loss(e.in, e.written, training).loss; }, 40, 1e-6),
         "");
     c.labels = 2;
-    Hibert labels(c, f64);
+    Hibert labels(c, in_f64);
     randomise(labels, 0.4, 4);
     EXPECT_EQ(check_parameter_gradients(
                   labels,
@@ -165,27 +163,28 @@ TEST(Hibert, GradientsOfEveryParameter) {
 TEST(Hibert, WhatElseIsInTheBatchChangesNoBit) {
   HibertConfig c = hibert_preset("small");
   c.sentence_length = 130;  // above the rows of a tile
-  const Hibert model(c, f32);
+  const Hibert model(c, in_f32);
   const NoGrad off;
   const Sentences a = document(model, {4, 1, 12, 7}, 1), b = document(model, {9, 2}, 2),
                   longer = document(model, {12, 130, 12, 12, 12, 99, 12, 11, 97, 96, 5}, 3);
   for (const int threads : {1, 2}) {
     set_num_threads(threads);
-    const Tensor alone = model.encode(packed({a}), Pass{});
-    const Tensor alone_b = model.encode(packed({b}), Pass{});
-    const Tensor all = model.encode(packed({longer, b, a, longer}), Pass{});
+    const Tensor alone = model.encode(packed_documents({a}), Pass{});
+    const Tensor alone_b = model.encode(packed_documents({b}), Pass{});
+    const Tensor all = model.encode(packed_documents({longer, b, a, longer}), Pass{});
     EXPECT_TRUE(same_bits(rows(all, 13, 4), alone.detach()));
     EXPECT_TRUE(same_bits(rows(all, 11, 2), alone_b.detach()));
     SentenceTargets one, many;
     add_target(one, model, 2, a[2]);
     add_target(many, model, 3, longer[3]);
     add_target(many, model, 15, a[2]);
-    const Tensor z = model.sentence_logits(packed({a}), one, Pass{});
-    const Tensor both = model.sentence_logits(packed({longer, b, a, longer}), many, Pass{});
+    const Tensor z = model.sentence_logits(packed_documents({a}), one, Pass{});
+    const Tensor both =
+        model.sentence_logits(packed_documents({longer, b, a, longer}), many, Pass{});
     EXPECT_TRUE(same_bits(rows(both, 12, 12), z.detach()));
     for (int32_t before = 1; before < 130; before += 8) {
       const Sentences other = document(model, {before, 128, 128}, 4);
-      const PackedDocuments in = packed({other, a, b});
+      const PackedDocuments in = packed_documents({other, a, b});
       EXPECT_TRUE(same_bits(rows(model.encode(in, Pass{}), 3, 4), alone.detach())) << before;
       SentenceTargets last = one;
       last.slots = {3 + one.slots[0]};
@@ -203,7 +202,7 @@ TEST(Hibert, WhatElseIsInTheBatchChangesNoBit) {
 }
 
 TEST(Hibert, MaskedWordsAreHidden) {
-  const Hibert model(hibert_preset("small"), f32);
+  const Hibert model(hibert_preset("small"), in_f32);
   const NoGrad off;
   const Sentences a = document(model, {4, 6, 12, 7}, 1);
   Sentences other = a, shorter = a;
@@ -211,7 +210,7 @@ TEST(Hibert, MaskedWordsAreHidden) {
   shorter[1].erase(shorter[1].begin());
   ASSERT_NE(a[1], other[1]);
   const auto encoded = [&](const Sentences& d) {
-    return model.encode(packed({masked(model, d, 1)}), Pass{}).detach();
+    return model.encode(packed_documents({masked(model, d, 1)}), Pass{}).detach();
   };
   EXPECT_TRUE(same_bits(encoded(a), encoded(other)));
   const Tensor x = encoded(a), y = encoded(shorter);
@@ -222,13 +221,14 @@ TEST(Hibert, WithoutDocumentLayersSentencesAreAlone) {
   for (const int64_t layers : {0, 1, 2}) {
     HibertConfig c = hibert_preset("small");
     c.document_layers = layers;
-    Hibert model(c, f32);
+    Hibert model(c, in_f32);
     const Sentences a = document(model, {4, 6, 12, 7}, 1);
     Sentences other = a;
     other[1][2] += 1;
     {
       const NoGrad off;
-      const Tensor x = model.encode(packed({a}), Pass{}), y = model.encode(packed({other}), Pass{});
+      const Tensor x = model.encode(packed_documents({a}), Pass{}),
+                   y = model.encode(packed_documents({other}), Pass{});
       for (const int64_t i : {0, 2, 3}) {
         EXPECT_EQ(same_bits(rows(x, i, 1), rows(y, i, 1)), layers == 0) << i << " of " << layers;
       }
@@ -237,7 +237,7 @@ TEST(Hibert, WithoutDocumentLayersSentencesAreAlone) {
     // Tokens of the sentences that are not masked get a gradient through the other layers alone.
     SentenceTargets written;
     add_target(written, model, 1, a[1]);
-    backward(model.sentence_loss(packed({masked(model, a, 1)}), written, Pass{}).loss);
+    backward(model.sentence_loss(packed_documents({masked(model, a, 1)}), written, Pass{}).loss);
     const Tensor of_tokens = grad(parameter(model, "embed.token.weight"));
     double sum = 0;
     for (const size_t s : {0, 2, 3}) {
@@ -251,13 +251,14 @@ TEST(Hibert, WithoutDocumentLayersSentencesAreAlone) {
 
 TEST(Hibert, PermutingSentencesPermutesTheirVectors) {
   for (const bool positions : {false, true}) {
-    const Hibert model(tiny([&](auto& c) { c.sentence_positions = positions; }), f64);
+    const Hibert model(tiny_hibert([&](auto& c) { c.sentence_positions = positions; }), in_f64);
     const NoGrad off;
     const Sentences a = document(model, {4, 3, 5, 2}, 1);
     const std::vector<int64_t> order{2, 0, 3, 1};
     Sentences b;
     for (const int64_t i : order) b.push_back(a[static_cast<size_t>(i)]);
-    const Tensor x = model.encode(packed({a}), Pass{}), y = model.encode(packed({b}), Pass{});
+    const Tensor x = model.encode(packed_documents({a}), Pass{}),
+                 y = model.encode(packed_documents({b}), Pass{});
     const double gap = distance(take(x, Tensor::from(order, {4})).detach(), y.detach());
     if (positions) {
       EXPECT_GT(gap, 1e-3);
@@ -268,10 +269,10 @@ TEST(Hibert, PermutingSentencesPermutesTheirVectors) {
 }
 
 TEST(Hibert, DecoderIsCausalAndDecodesOneTokenAtATime) {
-  const Hibert model(tiny([](auto& c) { c.decoder_layers = 2; }), f64);
+  const Hibert model(tiny_hibert([](auto& c) { c.decoder_layers = 2; }), in_f64);
   const NoGrad off;
   const Sentences a = document(model, {4, 5, 5}, 1);
-  const PackedDocuments in = packed({masked(model, masked(model, a, 1), 2)});
+  const PackedDocuments in = packed_documents({masked(model, masked(model, a, 1), 2)});
   SentenceTargets written;
   add_target(written, model, 1, a[1]);
   add_target(written, model, 2, a[2]);
@@ -296,12 +297,12 @@ TEST(Hibert, DecoderIsCausalAndDecodesOneTokenAtATime) {
 }
 
 TEST(Hibert, WithoutContextAllSentencesAreOneLanguageModel) {
-  const Hibert model(tiny(), f64);
+  const Hibert model(tiny_hibert(), in_f64);
   const NoGrad off;
   const Sentences a = document(model, {4, 5, 5}, 1);
   SentenceTargets written;
   for (const int64_t slot : {0, 1, 2}) add_target(written, model, slot, a[1]);
-  const Tensor d = model.encode(packed({a}), Pass{});
+  const Tensor d = model.encode(packed_documents({a}), Pass{});
   const Tensor z = model.head(model.write(d, written, Pass{}));
   const Tensor same = model.head(model.write(zeros_like(d), written, Pass{}));
   for (const int64_t slot : {1, 2}) {
@@ -312,7 +313,7 @@ TEST(Hibert, WithoutContextAllSentencesAreOneLanguageModel) {
 
 TEST(Hibert, UniformLogitsLoseTheLogarithmOfTheVocabulary) {
   for (const double smoothing : {0.0, 0.1, 1.0}) {
-    Hibert model(tiny([&](auto& c) { c.smoothing = smoothing; }), f64);
+    Hibert model(tiny_hibert([&](auto& c) { c.smoothing = smoothing; }), in_f64);
     Tensor head = parameter(model, "head.weight");
     assign(head, std::vector<double>(static_cast<size_t>(head.numel()), 0.0));
     const Example e = example(model);
@@ -321,8 +322,8 @@ TEST(Hibert, UniformLogitsLoseTheLogarithmOfTheVocabulary) {
 }
 
 TEST(Hibert, FineTuningStartsFromTheEncoders) {
-  HibertConfig c = tiny();
-  Hibert trained(c, f32);
+  HibertConfig c = tiny_hibert();
+  Hibert trained(c, in_f32);
   c.labels = 2;
   Hibert labels(c, Init{.gen = Generator{8}});
   std::map<std::string, Tensor> there, before;
@@ -348,12 +349,9 @@ TEST(Hibert, FineTuningStartsFromTheEncoders) {
 
 class HibertGoldens : public testing::TestWithParam<std::string> {};
 
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_hibert_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("hibert", name);
-  HibertConfig config;
-  set_fields(config, golden.settings);
-  Hibert model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
+  Hibert model = golden.build<Hibert, HibertConfig>(dtype);
   const auto list = [&](const char* what) {
     return cast(golden[what], DType::i32).to_vector<int32_t>();
   };
@@ -363,7 +361,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   golden.expect("output.h", model.sentence_vectors(in, Pass{}), tolerance);
   golden.expect("output.d", model.encode(in, Pass{}), tolerance);
   LanguageModel::Losses losses;
-  if (config.labels > 0) {
+  if (model.config().labels > 0) {
     golden.expect("output.logits", model.label_logits(in, Pass{}), tolerance);
     losses = model.label_loss(in, list("input.labels"), training);
   } else {
@@ -377,11 +375,13 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   golden.expect_gradients(model, tolerance);
 }
 
-TEST_P(HibertGoldens, EveryOutputAndGradient) { compare(GetParam(), DType::f64, 1e-11); }
-TEST_P(HibertGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
+TEST_P(HibertGoldens, EveryOutputAndGradient) {
+  expect_hibert_golden(GetParam(), DType::f64, 1e-11);
+}
+TEST_P(HibertGoldens, InF32) { expect_hibert_golden(GetParam(), DType::f32, 2e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Hibert, HibertGoldens, testing::ValuesIn(golden_names("hibert")),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 // --------------------------------------------------------------------------------- properties
 
@@ -409,17 +409,17 @@ TEST(Hibert, AttendsWithinSentencesAndDocumentsAlone) {
 }
 
 TEST(Hibert, OneDropoutMaskServesAllTokensOfASentence) {
-  Hibert model(tiny([](auto& c) {
+  Hibert model(tiny_hibert([](auto& c) {
                  c.dropout = 0.5f;
                  c.dropout_attn = 0;
                }),
-               f64);
+               in_f64);
   // Without the other branches and norms' effects, the rows of a sentence would be equal: gradients
   // of c are a multiple of the mask, so a column of c that is dropped has none at all.
   const Sentences a = document(model, {5}, 1);
   SentenceTargets written;
   add_target(written, model, 0, a[0]);
-  Tensor d = clone(model.encode(packed({a}), Pass{}).detach());
+  Tensor d = clone(model.encode(packed_documents({a}), Pass{}).detach());
   set_requires_grad(d);
   const Tensor y = model.write(d, written, training);
   backward(sum(mul(y, normal(y.shape(), Generator{3}, 0, 1, DType::f64))));
@@ -430,7 +430,7 @@ TEST(Hibert, OneDropoutMaskServesAllTokensOfASentence) {
 }
 
 TEST(Hibert, BadInputsAreNamed) {
-  const Hibert model(tiny(), f64);
+  const Hibert model(tiny_hibert(), in_f64);
   const auto message = [&](const PackedDocuments& in) {
     return message_of<Error>([&] { model.encode(in, Pass{}); });
   };
@@ -441,14 +441,14 @@ TEST(Hibert, BadInputsAreNamed) {
   EXPECT_TRUE(contains(message({{1}, {1}, {1, 0}}), "a document of 0 sentences"));
   EXPECT_TRUE(contains(message({{1, 1, 1, 1, 1, 1}, {6}, {1}}), "at most sentence_length = 5"));
   EXPECT_TRUE(contains(message({{24}, {1}, {1}}), "24"));
-  const PackedDocuments in = packed({document(model, {3, 2}, 1)});
+  const PackedDocuments in = packed_documents({document(model, {3, 2}, 1)});
   const auto written = [&](const SentenceTargets& t) {
     return message_of<Error>([&] { model.sentence_loss(in, t, Pass{}); });
   };
   EXPECT_TRUE(contains(written({}), "expected a sentence"));
   EXPECT_TRUE(contains(written({{2}, {1}, {1}, {1}}), "sentence 2 is to be written; expected 0"));
   EXPECT_TRUE(contains(message_of<Error>([&] { model.label_logits(in, Pass{}); }), "labels is 0"));
-  const Hibert labels(tiny([](auto& c) { c.labels = 2; }), f64);
+  const Hibert labels(tiny_hibert([](auto& c) { c.labels = 2; }), in_f64);
   EXPECT_TRUE(contains(message_of<Error>([&] {
                          labels.sentence_loss(in, {{0}, {1}, {1}, {1}}, Pass{});
                        }),
@@ -463,14 +463,15 @@ TEST(Hibert, BadInputsAreNamed) {
         {"labels is 1", [](auto& c) { c.labels = 1; }},
         {"smoothing is 2", [](auto& c) { c.smoothing = 2; }},
         {"decoder_layers is 0", [](auto& c) { c.decoder_layers = 0; }}}) {
-    EXPECT_TRUE(contains(message_of<ValueError>([&] { Hibert(tiny(change), f64); }), field))
+    EXPECT_TRUE(
+        contains(message_of<ValueError>([&] { Hibert(tiny_hibert(change), in_f64); }), field))
         << field;
   }
 }
 
 /// Maps of a row: within sentences, at the ends of sentences, and between these.
 TEST(Hibert, AttentionMapsArePlacedAtTheTokensOfARow) {
-  const Hibert model(tiny([](auto& c) { c.n_layer = 2; }), f64);
+  const Hibert model(tiny_hibert([](auto& c) { c.n_layer = 2; }), in_f64);
   const int64_t end = model.special().sentence_end;
   const Tensor tokens = Tensor::from(std::vector<int64_t>{1, 2, end, 3, 4, 5, 6, 7}, {1, 8});
   const std::vector<int64_t> of{0, 0, 0, 1, 1, 1, 1, 2};  // ends are added after 6 and 7
@@ -501,7 +502,7 @@ TEST(Hibert, AttentionMapsArePlacedAtTheTokensOfARow) {
 
 /// A row's masked sentence is written token by token, greedily or by beams.
 TEST(Hibert, WritesTheMaskedSentencesOfRows) {
-  const Hibert model(tiny(), f64);
+  const Hibert model(tiny_hibert(), in_f64);
   const DocumentTokens s = model.special();
   const Sentences a = document(model, {4, 5, 3}, 1);
   std::vector<int32_t> row;
@@ -510,7 +511,7 @@ TEST(Hibert, WritesTheMaskedSentencesOfRows) {
   }
   const Tensor tokens = Tensor::from(row, {1, 12});
   const auto from_row = model.start_after({tokens});
-  const auto from_packed = model.start_writing(packed({masked(model, a, 1)}), {1});
+  const auto from_packed = model.start_writing(packed_documents({masked(model, a, 1)}), {1});
   const Tensor begin = Tensor::from(std::vector<int32_t>{s.begin}, {1, 1});
   EXPECT_TRUE(same_bits(model.decode(begin, *from_row), model.decode(begin, *from_packed)));
   const Beams found =
@@ -524,7 +525,7 @@ TEST(Hibert, WritesTheMaskedSentencesOfRows) {
 
 /// Rows of tokens are documents whose sentences end at the end token, or are cut.
 TEST(Hibert, ReadsRowsAsDocuments) {
-  const Hibert model(tiny(), f64);
+  const Hibert model(tiny_hibert(), in_f64);
   const NoGrad off;
   const DocumentTokens s = model.special();
   EXPECT_EQ(model.logits(Tensor::from(std::vector<int32_t>{1, 2, 3, 4, s.sentence_end}, {1, 5}), {})
@@ -557,7 +558,7 @@ TEST(Hibert, ReadsRowsAsDocuments) {
   for (const auto& [at, of] : {std::pair{0, 0}, {2, 2}, {3, 3}, {6, 6}, {7, 8}, {8, 9}}) {
     EXPECT_TRUE(same_bits(rows(select(found, 0, 0), at, 1), rows(z, of, 1))) << at;
   }
-  const Hibert labels(tiny([](auto& c) { c.labels = 2; }), f64);
+  const Hibert labels(tiny_hibert([](auto& c) { c.labels = 2; }), in_f64);
   target.assign(9, ignored_target);
   target[2] = 1;
   target[6] = 0;

@@ -21,15 +21,13 @@
 namespace longspan::test {
 namespace {
 
-Led tiny(const std::function<void(LedConfig&)>& change = [](LedConfig&) {}) {
+Led small_led(const std::function<void(LedConfig&)>& change = [](LedConfig&) {}) {
   LedConfig c = led_preset("tiny");
   change(c);
-  Led model(c, Init{.gen = Generator{1}, .dtype = DType::f64});
-  randomise(model, 0.3, 7);
-  return model;
+  return randomised<Led>(c, Init{.gen = Generator{1}, .dtype = DType::f64}, 0.3, 7);
 }
 
-SequenceInputs inputs() {
+SequenceInputs led_inputs() {
   return {.source = some_tokens(2, 29, 23),
           .lengths = Tensor::from(std::vector<int64_t>{29, 13}, {2}),
           .tokens = some_tokens(2, 11, 23, 5)};
@@ -37,8 +35,8 @@ SequenceInputs inputs() {
 
 TEST(Longformer, DecodingStepByStepIsTeacherForcing) {
   const NoGrad off;
-  const Led model = tiny();
-  const SequenceInputs in = inputs();
+  const Led model = small_led();
+  const SequenceInputs in = led_inputs();
   const Tensor logits = model.head(model.forward(in, Pass{}));  // [B, L, V]
   const auto state = model.start_decoding(in);
   for (int64_t t = 0; t < 11; ++t) {
@@ -49,8 +47,8 @@ TEST(Longformer, DecodingStepByStepIsTeacherForcing) {
 
 TEST(Longformer, OneBeamIsGreedy) {
   const NoGrad off;
-  const Led model = tiny();
-  const SequenceInputs in = inputs();
+  const Led model = small_led();
+  const SequenceInputs in = led_inputs();
   const Tensor start = full({2, 1}, 2, DType::i64);
   const Beams one = beam_search(model, start, model.start_decoding(in), 9, {.beams = 1});
   const auto state = model.start_decoding(in);
@@ -67,20 +65,20 @@ TEST(Longformer, OneBeamIsGreedy) {
 
 TEST(Longformer, PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
-  const Led model = tiny();
-  SequenceInputs in = inputs();
+  const Led model = small_led();
+  SequenceInputs in = led_inputs();
   const Tensor before = model.forward(in, Pass{});
   in.source = concat({in.source, some_tokens(2, 9, 23, 3)}, 1);
   EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
 }
 
 TEST(Longformer, LedGradients) {
-  Led model = tiny([](LedConfig& c) {
+  Led model = small_led([](LedConfig& c) {
     c.dropout = 0.1f;
     c.label_smoothing = 0.1;
     c.position_offset = 2;
   });
-  const SequenceInputs in = inputs();
+  const SequenceInputs in = led_inputs();
   const Tensor targets = some_tokens(2, 11, 23, 8);
   const Pass pass{.training = true, .gen = Generator{6}};
   EXPECT_EQ(check_parameter_gradients(
@@ -112,10 +110,10 @@ TEST(Led, StartsFromBart) {
 
 TEST(Led, IsASequenceModel) {
   const NoGrad off;
-  const Led model = tiny();
+  const Led model = small_led();
   const LanguageModel& general = model;
   const auto& writer = need<WritesSequences>(general);
-  const SequenceInputs in = inputs();
+  const SequenceInputs in = led_inputs();
   const SourceTokens source{in.source, in.lengths};
   const Tensor targets = some_tokens(2, 11, 23, 8);
   EXPECT_TRUE(same_bits(writer.sequence_loss(source, in.tokens, targets, Pass{}).loss,
@@ -131,7 +129,7 @@ TEST(Led, IsASequenceModel) {
 
 TEST(Led, OutlinesTheAttentionOfItsEncoder) {
   for (const GlobalDefault globals : {GlobalDefault::first, GlobalDefault::none}) {
-    const Led model = tiny([&](LedConfig& c) { c.globals = globals; });
+    const Led model = small_led([&](LedConfig& c) { c.globals = globals; });
     const Tensor p = model.attention_map(some_tokens(1, 29, 23), 1);  // [H, L, L]
     const std::vector<float> shares = p.to_vector<float>();
     const AttentionOutline outline = model.attention_outline(1, 29);
@@ -152,11 +150,11 @@ TEST(Led, ShiftsTargetsToTheRight) {
 }
 
 TEST(Led, Rejects) {
-  EXPECT_THROW(tiny([](LedConfig& c) { c.one_sided_window = {0}; }), ValueError);
-  EXPECT_THROW(tiny([](LedConfig& c) { c.n_head = 3; }), ValueError);
-  EXPECT_THROW(tiny([](LedConfig& c) { c.dropout = 1; }), ValueError);
-  const Led model = tiny();
-  SequenceInputs in = inputs();
+  EXPECT_THROW(small_led([](LedConfig& c) { c.one_sided_window = {0}; }), ValueError);
+  EXPECT_THROW(small_led([](LedConfig& c) { c.n_head = 3; }), ValueError);
+  EXPECT_THROW(small_led([](LedConfig& c) { c.dropout = 1; }), ValueError);
+  const Led model = small_led();
+  SequenceInputs in = led_inputs();
   in.global = global_mask(2, 5, {0});
   EXPECT_THROW(model.forward(in, Pass{}), ShapeError);
   in.global = {};
@@ -177,35 +175,30 @@ TEST(Led, Macs) {
 
 class LedGoldens : public testing::TestWithParam<std::string> {
  public:
-  static void compare(DType dtype, const std::string& prefix, double tolerance) {
+  static void expect_golden(DType dtype, const std::string& prefix, double tolerance) {
     const GoldenFile golden("long_documents", "led_" + GetParam());
-    LedConfig config;
-    set_fields(config, golden.settings);
-    Led model(config, Init{.dtype = dtype});
-    golden.set_parameters(model);
-    const Pass pass{.training = true, .gen = Generator{1}};
+    Led model = golden.build<Led, LedConfig>(dtype);
     const Tensor hidden = model.forward({.source = golden["input.source"],
                                          .lengths = golden["input.lengths"],
                                          .global = golden["input.global"],
                                          .tokens = golden["input.tokens"]},
-                                        pass);
+                                        training);
     golden.expect(prefix + "output.hidden", hidden, tolerance);
     golden.expect(prefix + "output.logits", model.head(hidden), tolerance);
-    const Tensor loss = model.loss(hidden, golden["input.targets"], pass);
+    const Tensor loss = model.loss(hidden, golden["input.targets"], training);
     golden.expect(prefix + "output.loss", loss, tolerance);
     backward(loss);
     golden.expect_gradients(model, tolerance, prefix);
   }
 };
 
-TEST_P(LedGoldens, OracleInF64) { compare(DType::f64, "", 1e-11); }
-TEST_P(LedGoldens, OracleInF32) { compare(DType::f32, "", 1e-5); }
+TEST_P(LedGoldens, OracleInF64) { expect_golden(DType::f64, "", 1e-11); }
+TEST_P(LedGoldens, OracleInF32) { expect_golden(DType::f32, "", 1e-5); }
 // The package computes in f32 too, so both sides round.
-TEST_P(LedGoldens, TransformersInF32) { compare(DType::f32, "package.", 2e-5); }
+TEST_P(LedGoldens, TransformersInF32) { expect_golden(DType::f32, "package.", 2e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Longformer, LedGoldens,
-                         testing::Values("first_token", "ragged", "no_globals"),
-                         [](const auto& param) { return param.param; });
+                         testing::Values("first_token", "ragged", "no_globals"), own_name);
 
 }  // namespace
 }  // namespace longspan::test

@@ -26,12 +26,9 @@
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-const Pass training{.training = true, .gen = Generator{1}};
+using LinformerChange = std::function<void(LinformerConfig&)>;
 
-using Change = std::function<void(LinformerConfig&)>;
-
-LinformerConfig tiny(const Change& change = [](LinformerConfig&) {}) {
+LinformerConfig tiny_linformer(const LinformerChange& change = [](LinformerConfig&) {}) {
   LinformerConfig c = linformer_preset("tiny");
   change(c);
   return c;
@@ -47,7 +44,7 @@ std::vector<LinformerConfig> all_kinds() {
                                ProjectionSharing::kv, ProjectionSharing::layerwise}) {
       if (!weights && sharing != ProjectionSharing::none) continue;
       for (const auto order : {ProjectionOrder::input, ProjectionOrder::key}) {
-        all.push_back(tiny([&](auto& c) {
+        all.push_back(tiny_linformer([&](auto& c) {
           c.projection = projection;
           c.sharing = sharing;
           c.projection_order = order;
@@ -87,22 +84,14 @@ Tensor averages(int64_t r, int64_t n) {
   return Tensor::from(e, {r, n});
 }
 
-Tensor mlm_targets(const Tensor& tokens) {
-  std::vector<int64_t> ids = tokens.to_vector<int64_t>();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i % 3 != 1) ids[i] = ignored_target;
-  }
-  return Tensor::from(ids, tokens.shape());
-}
-
-struct Trained {
+struct TrainedLinformer {
   Tensor hidden;
   std::map<std::string, Tensor> gradients;  ///< by name; zero for the head
 };
 
 /// Returns the hidden states and the gradients of their sum, weighted by position and channel, over
 /// the rows that exist.
-Trained trained(Encoder& model, const Tensor& tokens, const Tensor& lengths) {
+TrainedLinformer trained_linformer(Encoder& model, const Tensor& tokens, const Tensor& lengths) {
   for (const NamedTensor& p : named_parameters(model)) set_grad(p.tensor, {});
   const Tensor y = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});
   Tensor w = normal({1, 64, y.dim(2)}, Generator{5}, 0, 1, DType::f64);
@@ -111,14 +100,14 @@ Trained trained(Encoder& model, const Tensor& tokens, const Tensor& lengths) {
   const Tensor ends = lengths ? unsqueeze(lengths, 1) : full({1, 1}, double(y.dim(1)), DType::i64);
   const Tensor valid = unsqueeze(less(rows, ends), 2);
   backward(sum(mul(where(valid, y, zeros_like(y.detach())), w)));
-  Trained t{y.detach(), {}};
+  TrainedLinformer t{y.detach(), {}};
   for (const NamedTensor& p : named_parameters(model)) {
     t.gradients[p.name] = grad(p.tensor) ? grad(p.tensor) : zeros_like(p.tensor.detach());
   }
   return t;
 }
 
-Tensor ids_of(const std::vector<int64_t>& values) {
+Tensor vector_of(const std::vector<int64_t>& values) {
   return Tensor::from(values, {static_cast<int64_t>(values.size())});
 }
 
@@ -127,13 +116,13 @@ TEST(Linformer, TheIdentityIsFullAttention) {
   for (const auto sharing : {ProjectionSharing::none, ProjectionSharing::headwise,
                              ProjectionSharing::kv, ProjectionSharing::layerwise}) {
     for (const auto order : {ProjectionOrder::input, ProjectionOrder::key}) {
-      const LinformerConfig c = tiny([&](auto& x) {
+      const LinformerConfig c = tiny_linformer([&](auto& x) {
         x.r = {24};
         x.sharing = sharing;
         x.projection_order = order;
       });
       SCOPED_TRACE(text_of(c));
-      Linformer model(c, f64);
+      Linformer model(c, in_f64);
       randomise(model, 0.3, 5);
       set_projections(model, identity(24));
       TransformerConfig t;
@@ -149,7 +138,7 @@ TEST(Linformer, TheIdentityIsFullAttention) {
       t.activation = c.activation;
       t.positions = Positions::learned;
       t.qkv_bias = t.out_bias = t.head_bias = t.emb_norm = t.mlm_head = t.tie_embedding = true;
-      Transformer dense(t, f64);
+      Transformer dense(t, in_f64);
       for (NamedTensor& p : named_parameters(dense)) {
         assign(p.tensor, parameter(model, p.name).to_vector<double>());
       }
@@ -172,7 +161,7 @@ TEST(Linformer, AveragesAreMeanPooledKeys) {
   const Tensor x = normal({2, n, width}, Generator{3}, 0, 1, DType::f64);
   for (const auto order : {ProjectionOrder::input, ProjectionOrder::key}) {
     LinformerOptions o{.order = order, .n_max = n, .r = r};
-    LinformerAttention layer(heads, o, nullptr, f64);
+    LinformerAttention layer(heads, o, nullptr, in_f64);
     randomise(layer, 0.4, 9);
     Tensor e = parameter(layer, "e.weight"), f = parameter(layer, "f.weight");
     assign(e, averages(r, n).to_vector<double>());
@@ -191,7 +180,7 @@ TEST(Linformer, AveragesAreMeanPooledKeys) {
                                    parameter(layer, "out.weight"), parameter(layer, "out.bias"));
     EXPECT_LE(distance(layer.forward(x, {}, Pass{}).y, expected), 1e-12);
     o.projection = RowProjection::mean;
-    LinformerAttention pooled(heads, o, nullptr, f64);
+    LinformerAttention pooled(heads, o, nullptr, in_f64);
     for (NamedTensor& w : named_parameters(pooled)) {
       assign(w.tensor, parameter(layer, w.name).to_vector<double>());
     }
@@ -203,12 +192,13 @@ TEST(Linformer, AveragesAreMeanPooledKeys) {
 TEST(Linformer, SlicesArePaddedInputs) {
   for (const LinformerConfig& c : all_kinds()) {
     SCOPED_TRACE(text_of(c));
-    Linformer model(c, f64);
+    Linformer model(c, in_f64);
     randomise(model, 0.3, 5);
     for (const int64_t length : {1, 4, 7, 12, 23}) {
       const Tensor tokens = some_tokens(2, 24, c.vocab);
-      const Trained padded = trained(model, tokens, ids_of({length, length}));
-      const Trained sliced = trained(model, contiguous(narrow(tokens, 1, 0, length)), {});
+      const TrainedLinformer padded = trained_linformer(model, tokens, vector_of({length, length}));
+      const TrainedLinformer sliced =
+          trained_linformer(model, contiguous(narrow(tokens, 1, 0, length)), {});
       EXPECT_TRUE(same_bits(contiguous(narrow(padded.hidden, 1, 0, length)), sliced.hidden))
           << length;
       for (const auto& [name, g] : padded.gradients) {
@@ -225,7 +215,7 @@ TEST(Linformer, PaddingChangesNoBit) {
     const Linformer model(c, Init{.gen = Generator{7}});
     const NoGrad off;
     const Tensor tokens = some_tokens(3, 19, c.vocab), others = some_tokens(3, 19, c.vocab, 2);
-    const Tensor lengths = ids_of({9, 0, 19});
+    const Tensor lengths = vector_of({9, 0, 19});
     const Tensor kept = unsqueeze(less(iota(19), unsqueeze(lengths, 1)), 2);
     const auto hidden = [&](const Tensor& t) {
       const Tensor y = model.forward({.tokens = t, .lengths = lengths}, Pass{});
@@ -263,9 +253,9 @@ TEST(Linformer, GradientsOfSharedMatricesAreSums) {
   const Tensor tokens = some_tokens(2, 19, 23);
   for (const auto sharing :
        {ProjectionSharing::headwise, ProjectionSharing::kv, ProjectionSharing::layerwise}) {
-    Linformer tied(tiny([&](auto& c) { c.sharing = sharing; }), f64);
+    Linformer tied(tiny_linformer([&](auto& c) { c.sharing = sharing; }), in_f64);
     randomise(tied, 0.3, 5);
-    Linformer untied(tiny([&](auto& c) { c.sharing = ProjectionSharing::none; }), f64);
+    Linformer untied(tiny_linformer([&](auto& c) { c.sharing = ProjectionSharing::none; }), in_f64);
     std::map<std::string, Tensor> sums;  // by the name of the shared matrix
     const auto owner = [&](std::string name) {
       if (!is_projection(name) || sharing == ProjectionSharing::headwise) return name;
@@ -277,7 +267,8 @@ TEST(Linformer, GradientsOfSharedMatricesAreSums) {
       const Tensor value = parameter(tied, owner(p.name)).detach();
       assign(p.tensor, contiguous(expand(value, p.tensor.shape())).to_vector<double>());
     }
-    const Trained a = trained(tied, tokens, {}), b = trained(untied, tokens, {});
+    const TrainedLinformer a = trained_linformer(tied, tokens, {}),
+                           b = trained_linformer(untied, tokens, {});
     EXPECT_LE(distance(a.hidden, b.hidden), 1e-12);
     for (const auto& [name, g] : b.gradients) {
       Tensor& total = sums[owner(name)];
@@ -302,7 +293,7 @@ TEST(Linformer, OrdersDifferByRowSums) {
     const auto layer = [&](ProjectionOrder order, bool bias) {
       return LinformerAttention({.d_model = width, .n_head = 2, .qkv_bias = bias},
                                 {.sharing = sharing, .order = order, .n_max = n, .r = r}, nullptr,
-                                f64);
+                                in_f64);
     };
     LinformerAttention input = layer(ProjectionOrder::input, false);
     randomise(input, 0.4, 9);
@@ -337,8 +328,8 @@ TEST(Linformer, OrdersDifferByRowSums) {
 
 // There is no causal form.
 TEST(Linformer, CausalityIsRefused) {
-  const LinformerConfig c = tiny([](auto& x) { x.causal = true; });
-  EXPECT_TRUE(contains(message_of<ValueError>([&] { Linformer(c, f64); }),
+  const LinformerConfig c = tiny_linformer([](auto& x) { x.causal = true; });
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { Linformer(c, in_f64); }),
                        "linformer: causal is true; expected false"));
 }
 
@@ -346,7 +337,7 @@ TEST(Linformer, CausalityIsRefused) {
 TEST(Linformer, NothingIsQuadratic) {
   constexpr int64_t length = 4096, r = 64;
   for (const auto projection : {RowProjection::linear, RowProjection::mean, RowProjection::conv}) {
-    const LinformerConfig c = tiny([&](auto& x) {
+    const LinformerConfig c = tiny_linformer([&](auto& x) {
       x.n_max = length;
       x.r = {r};
       x.n_head = 8;
@@ -368,10 +359,10 @@ TEST(Linformer, NothingIsQuadratic) {
 TEST(Linformer, GradientsOfEveryMode) {
   for (const LinformerConfig& c : all_kinds()) {
     SCOPED_TRACE(text_of(c));
-    Linformer model(c, f64);
+    Linformer model(c, in_f64);
     randomise(model, 0.3, 5);
     const Tensor tokens = some_tokens(3, 13, c.vocab);
-    const Tensor targets = mlm_targets(tokens), lengths = ids_of({13, 6, 1});
+    const Tensor targets = mlm_targets(tokens), lengths = vector_of({13, 6, 1});
     const auto loss = [&] {
       return model.loss(model.forward({.tokens = tokens, .lengths = lengths}, training), targets);
     };
@@ -381,30 +372,20 @@ TEST(Linformer, GradientsOfEveryMode) {
 
 class LinformerGoldens : public testing::TestWithParam<std::string> {};
 
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_linformer_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("linformer", name);
-  LinformerConfig c;
-  set_fields(c, golden.settings);
-  Linformer model(c, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
-  const Tensor lengths = golden["input.lengths"];
-  const Tensor hidden =
-      model.forward({.tokens = golden["input.tokens"], .lengths = lengths}, training);
-  golden.expect("output.hidden", without_padding(hidden, lengths), tolerance);
-  golden.expect("output.logits", without_padding(model.head(hidden), lengths), tolerance);
-  const Tensor loss = model.loss(hidden, golden["input.targets"]);
-  golden.expect("output.loss", loss, tolerance);
-  backward(loss);
-  golden.expect_gradients(model, tolerance);
+  Linformer model = golden.build<Linformer, LinformerConfig>(dtype);
+  expect_golden_encoder(golden, model, tolerance);
 }
 
-TEST_P(LinformerGoldens, InF64) { compare(GetParam(), DType::f64, 1e-11); }
-TEST_P(LinformerGoldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
+TEST_P(LinformerGoldens, InF64) { expect_linformer_golden(GetParam(), DType::f64, 1e-11); }
+TEST_P(LinformerGoldens, InF32) { expect_linformer_golden(GetParam(), DType::f32, 1e-5); }
 INSTANTIATE_TEST_SUITE_P(Linformer, LinformerGoldens, testing::ValuesIn(golden_names("linformer")),
-                         [](const auto& p) { return p.param; });
+                         own_name);
 
 TEST(Linformer, FrozenMatricesAreStateWithoutGradient) {
-  Linformer learned(tiny(), f64), frozen(tiny([](auto&c) { c.freeze_projection = true; }), f64);
+  Linformer learned(tiny_linformer(), in_f64),
+      frozen(tiny_linformer([](auto&c) { c.freeze_projection = true; }), in_f64);
   EXPECT_EQ(parameter_count(learned) - parameter_count(frozen), 2 * 2 * 6 * 24);
   TensorList state = named_buffers(frozen);
   ASSERT_EQ(state.size(), 4u);
@@ -413,7 +394,8 @@ TEST(Linformer, FrozenMatricesAreStateWithoutGradient) {
     EXPECT_TRUE(same_bits(b.tensor, parameter(learned, b.name).detach())) << b.name;
   }
   const Tensor tokens = some_tokens(2, 17, 23);
-  const Trained a = trained(learned, tokens, {}), b = trained(frozen, tokens, {});
+  const TrainedLinformer a = trained_linformer(learned, tokens, {}),
+                         b = trained_linformer(frozen, tokens, {});
   EXPECT_TRUE(same_bits(a.hidden, b.hidden));
   for (const auto& [name, g] : b.gradients) {
     EXPECT_TRUE(same_bits(g, a.gradients.at(name))) << name;
@@ -428,7 +410,7 @@ TEST(Linformer, StartsOfTheMatrices) {
     c.vocab = 16;
     c.mask_id = -1;
     c.projection_start = start;
-    Linformer model(c, f64);
+    Linformer model(c, in_f64);
     const Tensor e = parameter(model, "layers.0.attention.e.weight").detach();
     return std::pair{std::sqrt(mean(square(e)).item()), max(flatten(abs(e)), 0).values.item()};
   };
@@ -466,11 +448,11 @@ TEST(Linformer, RandomMatricesPreserveProductsBetterWithMoreRows) {
 }
 
 TEST(Linformer, LayersHaveTheirOwnLength) {
-  const LinformerConfig c = tiny([](auto& x) {
+  const LinformerConfig c = tiny_linformer([](auto& x) {
     x.n_layer = 3;
     x.r = {8, 3};
   });
-  Linformer model(c, f64);
+  Linformer model(c, in_f64);
   EXPECT_EQ(parameter(model, "layers.0.attention.e.weight").dim(0), 8);
   EXPECT_EQ(parameter(model, "layers.1.attention.e.weight").dim(0), 3);
   EXPECT_EQ(parameter(model, "layers.2.attention.f.weight").dim(0), 3);
@@ -479,8 +461,8 @@ TEST(Linformer, LayersHaveTheirOwnLength) {
 }
 
 TEST(Linformer, SaysWhatDoesNotGoTogether) {
-  const auto message = [](const Change& change) {
-    return message_of<ValueError>([&] { Linformer(tiny(change), f64); });
+  const auto message = [](const LinformerChange& change) {
+    return message_of<ValueError>([&] { Linformer(tiny_linformer(change), in_f64); });
   };
   EXPECT_TRUE(contains(message([](auto& c) { c.r = {25}; }), "r is 25; expected 1 to n_max = 24"));
   EXPECT_TRUE(contains(message([](auto& c) { c.r = {0}; }), "r is 0; expected 1 to n_max = 24"));
@@ -492,11 +474,11 @@ TEST(Linformer, SaysWhatDoesNotGoTogether) {
                        "r is 4 and 6; sharing = layerwise needs one r"));
   EXPECT_TRUE(contains(message([](auto& c) { c.n_max = 0; }), "n_max is 0"));
   EXPECT_TRUE(contains(message([](auto& c) { c.n_head = 3; }), "not a multiple of n_head 3"));
-  const Linformer model(tiny(), f64);
+  const Linformer model(tiny_linformer(), in_f64);
   EXPECT_TRUE(
       contains(message_of<ValueError>([&] { model.logits(some_tokens(1, 25, 23), Pass{}); }),
                "25 tokens are more than the position table has; n_max is 24"));
-  const SequenceProjection e({.n_max = 4, .r = 2}, {.d_model = 2, .n_head = 1}, f64);
+  const SequenceProjection e({.n_max = 4, .r = 2}, {.d_model = 2, .n_head = 1}, in_f64);
   EXPECT_TRUE(contains(message_of<ValueError>([&] {
                          e.forward(zeros({1, 5, 2}, DType::f64), {});
                        }),
@@ -506,7 +488,7 @@ TEST(Linformer, SaysWhatDoesNotGoTogether) {
 TEST(Linformer, TakesNoTokensAndOne) {
   for (const LinformerConfig& c : all_kinds()) {
     SCOPED_TRACE(text_of(c));
-    const Linformer model(c, f64);
+    const Linformer model(c, in_f64);
     const NoGrad off;
     EXPECT_EQ(to_string(model.logits(some_tokens(2, 0, 23), Pass{}).shape()), "[2, 0, 23]");
     EXPECT_EQ(to_string(model.logits(some_tokens(0, 3, 23), Pass{}).shape()), "[0, 3, 23]");

@@ -29,22 +29,13 @@ namespace {
 
 // ---- The table that tests every model. ----
 
-int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
-
-ModelInfo entry(const std::string& name, const std::function<void(LongformerConfig&)>& change) {
+ModelInfo longformer_info(const std::string& name,
+                          const std::function<void(LongformerConfig&)>& change) {
   LongformerConfig c = longformer_preset("tiny");
   c.init_std = 0.3;
   c.tie_embedding = false;
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Longformer>(c, init); };
-  LongformerConfig dropping = c;
-  dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Longformer>(dropping, init);
-  };
+  ModelInfo m = entry_of<Longformer>(name, c);
   m.sees = [c](int64_t i, int64_t j) {
     if (c.globals == GlobalDefault::first && (i == 0 || j == 0)) return true;
     const int64_t w = c.one_sided_window[0], s = c.dilation[0], distance = std::abs(i - j);
@@ -59,9 +50,10 @@ ModelInfo entry(const std::string& name, const std::function<void(LongformerConf
   return m;
 }
 
-const RegisteredModel window = entry("longformer_window", [](LongformerConfig&) {});
-const RegisteredModel first = [] {
-  ModelInfo m = entry("longformer_first_token_global", [](LongformerConfig& c) {
+const RegisteredModel longformer_window =
+    longformer_info("longformer_window", [](LongformerConfig&) {});
+const RegisteredModel longformer_first_token_global = [] {
+  ModelInfo m = longformer_info("longformer_first_token_global", [](LongformerConfig& c) {
     c.one_sided_window = {2};
     c.globals = GlobalDefault::first;
     c.position_offset = 2;
@@ -70,19 +62,20 @@ const RegisteredModel first = [] {
   m.steps = 800;  // with 400, rounding decides whether it learns
   return m;
 }();
-const RegisteredModel dilated = entry("longformer_one_head_dilated", [](LongformerConfig& c) {
-  c.one_sided_window = {1};
-  c.dilation = {3};
-  c.dilated_heads = 1;
-});
+const RegisteredModel longformer_one_head_dilated =
+    longformer_info("longformer_one_head_dilated", [](LongformerConfig& c) {
+      c.one_sided_window = {1};
+      c.dilation = {3};
+      c.dilated_heads = 1;
+    });
 
 // ---- One layer. ----
 
-constexpr int64_t kWidth = 16, kHeads = 2;
+constexpr int64_t kLongWidth = 16, kLongHeads = 2;
 
-LongformerAttention layer(int64_t reach, int64_t dilation = 1, int64_t dilated_heads = kHeads) {
-  LongformerAttention a({.d_model = kWidth,
-                         .n_head = kHeads,
+LongformerAttention layer(int64_t reach, int64_t dilation = 1, int64_t dilated_heads = kLongHeads) {
+  LongformerAttention a({.d_model = kLongWidth,
+                         .n_head = kLongHeads,
                          .one_sided_window = reach,
                          .dilation = dilation,
                          .dilated_heads = dilated_heads},
@@ -92,12 +85,12 @@ LongformerAttention layer(int64_t reach, int64_t dilation = 1, int64_t dilated_h
 }
 
 Tensor states(int64_t batch, int64_t length) {
-  return normal({batch, length, kWidth}, Generator{3}, 0.0, 1.0, DType::f64);
+  return normal({batch, length, kLongWidth}, Generator{3}, 0.0, 1.0, DType::f64);
 }
 
 /// Computes dense attention with the same sliding projections.
-Tensor dense(LongformerAttention& a, const Tensor& x, const Tensor& lengths = {}) {
-  MultiHead m({.d_model = kWidth, .n_head = kHeads, .qkv_bias = true, .out_bias = true}, {},
+Tensor dense_multi_head(LongformerAttention& a, const Tensor& x, const Tensor& lengths = {}) {
+  MultiHead m({.d_model = kLongWidth, .n_head = kLongHeads, .qkv_bias = true, .out_bias = true}, {},
               Init{.dtype = DType::f64});
   for (NamedTensor& p : named_parameters(m)) {
     assign(p.tensor, parameter(a, p.name).to_vector<double>());
@@ -118,7 +111,8 @@ TEST(Longformer, AWindowOverAllIsDense) {
   for (const int64_t length : {1, 2, 17, 65}) {
     LongformerAttention a = layer(std::max<int64_t>(length - 1, 1));
     const Tensor x = states(2, length);
-    EXPECT_LE(distance(a.forward(x, LayerContext{}, Pass{}).y, dense(a, x)), 1e-12) << length;
+    EXPECT_LE(distance(a.forward(x, LayerContext{}, Pass{}).y, dense_multi_head(a, x)), 1e-12)
+        << length;
   }
 }
 
@@ -129,12 +123,14 @@ TEST(Longformer, AllGlobalWithEqualProjectionsIsDense) {
   const Tensor x = states(2, 23);
   std::vector<int64_t> all;
   for (int64_t i = 0; i < 23; ++i) all.push_back(i);
-  EXPECT_LE(distance(a.forward(x, with_globals(2, 23, all), Pass{}).y, dense(a, x)), 1e-12);
+  EXPECT_LE(distance(a.forward(x, with_globals(2, 23, all), Pass{}).y, dense_multi_head(a, x)),
+            1e-12);
   // A window that covers everything, with some global tokens as well.
   LongformerAttention wide = layer(30);
   copy_global_projections(wide);
-  EXPECT_LE(distance(wide.forward(x, with_globals(2, 23, {0, 7}), Pass{}).y, dense(wide, x)),
-            1e-12);
+  EXPECT_LE(
+      distance(wide.forward(x, with_globals(2, 23, {0, 7}), Pass{}).y, dense_multi_head(wide, x)),
+      1e-12);
 }
 
 TEST(Longformer, PairsAreTheClosedFormulas) {
@@ -231,7 +227,7 @@ TEST(Longformer, AGlobalKeyInsideTheWindowCountsOnce) {
   const NoGrad off;
   LongformerAttention a = layer(40);
   const Tensor x = states(1, 31), y = a.forward(x, with_globals(1, 31, {12}), Pass{}).y;
-  const Tensor all = dense(a, x);
+  const Tensor all = dense_multi_head(a, x);
   for (int64_t i = 0; i < 31; ++i) {
     const double d = distance(select(y, 1, i), select(all, 1, i));
     if (i == 12) {
@@ -421,43 +417,30 @@ TEST(Longformer, StartsWithTheGlobalProjectionsThatThereAre) {
 
 class LongformerGoldens : public testing::TestWithParam<std::string> {
  public:
-  static void compare(DType dtype, const std::string& prefix, double tolerance) {
+  static void expect_golden(DType dtype, const std::string& prefix, double tolerance) {
     const GoldenFile golden("long_documents", "longformer_" + GetParam());
-    LongformerConfig config;
-    set_fields(config, golden.settings);
-    Longformer model(config, Init{.dtype = dtype});
-    golden.set_parameters(model);
-    const Tensor lengths = golden["input.lengths"];
-    const Tensor hidden = model.forward(
-        {.tokens = golden["input.tokens"], .lengths = lengths, .global = golden["input.global"]},
-        Pass{.training = true, .gen = Generator{1}});
-    golden.expect(prefix + "output.hidden", without_padding(hidden, lengths), tolerance);
-    golden.expect(prefix + "output.logits", without_padding(model.head(hidden), lengths),
-                  tolerance);
-    const Tensor loss = model.loss(hidden, golden["input.targets"]);
-    golden.expect(prefix + "output.loss", loss, tolerance);
-    backward(loss);
-    golden.expect_gradients(model, tolerance, prefix);
+    Longformer model = golden.build<Longformer, LongformerConfig>(dtype);
+    expect_golden_encoder(golden, model, tolerance, prefix);
   }
 };
 
-TEST_P(LongformerGoldens, OracleInF64) { compare(DType::f64, "", 1e-11); }
-TEST_P(LongformerGoldens, OracleInF32) { compare(DType::f32, "", 1e-5); }
+TEST_P(LongformerGoldens, OracleInF64) { expect_golden(DType::f64, "", 1e-11); }
+TEST_P(LongformerGoldens, OracleInF32) { expect_golden(DType::f32, "", 1e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Longformer, LongformerGoldens,
                          testing::Values("several_globals", "ragged", "no_globals", "question",
                                          "dilated", "one_token"),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 /// Compares with the package, which has no dilation.
 class LongformerPackage : public LongformerGoldens {};
 
-TEST_P(LongformerPackage, TransformersInF32) { compare(DType::f32, "package.", 1e-5); }
+TEST_P(LongformerPackage, TransformersInF32) { expect_golden(DType::f32, "package.", 1e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Longformer, LongformerPackage,
                          testing::Values("several_globals", "ragged", "no_globals", "question",
                                          "one_token"),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 }  // namespace
 }  // namespace longspan::test

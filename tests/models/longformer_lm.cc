@@ -21,27 +21,18 @@
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-/// Returns symbols that depend only on the previous token.
-int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
-
-ModelInfo entry(const std::string& name, const std::function<void(LongformerLMConfig&)>& change) {
+ModelInfo longformer_lm_info(const std::string& name,
+                             const std::function<void(LongformerLMConfig&)>& change) {
   LongformerLMConfig c = longformer_lm_preset("tiny");
   c.init_std = 0.3;
   c.tie_embedding = false;
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<LongformerLM>(c, init); };
-  LongformerLMConfig dropping = c;
-  dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<LongformerLM>(dropping, init);
-  };
+  ModelInfo m = entry_of<LongformerLM>(name, c);
   m.sees = [c](int64_t i, int64_t j) {
     const int64_t w = c.window[0], s = c.dilation[0], d = i - j;
     if (d < 0) return false;
@@ -54,33 +45,35 @@ ModelInfo entry(const std::string& name, const std::function<void(LongformerLMCo
   return m;
 }
 
-const RegisteredModel window = entry("longformer_lm_window", [](LongformerLMConfig& c) {
-  c.dilation = {1};
-  c.emb_scale = false;
-});
-const RegisteredModel dilated = entry("longformer_lm_dilated_head", [](LongformerLMConfig& c) {
-  c.window = {2};
-  c.dilation = {2};
-});
+const RegisteredModel longformer_lm_window =
+    longformer_lm_info("longformer_lm_window", [](LongformerLMConfig& c) {
+      c.dilation = {1};
+      c.emb_scale = false;
+    });
+const RegisteredModel longformer_lm_dilated_head =
+    longformer_lm_info("longformer_lm_dilated_head", [](LongformerLMConfig& c) {
+      c.window = {2};
+      c.dilation = {2};
+    });
 
-constexpr int64_t kWidth = 16, kHeads = 2;
+constexpr int64_t kRelativeWidth = 16, kRelativeHeads = 2;
 
 /// Computes the formula of the class with a dense matrix. `seen` [L, L] marks the visible keys.
 Tensor by_the_formula(RelativeMultiHead& a, const Tensor& u, const Tensor& v, const Tensor& x,
                       const std::vector<std::vector<bool>>& seen) {
-  const int64_t n = x.dim(1), d = kWidth / kHeads;
+  const int64_t n = x.dim(1), d = kRelativeWidth / kRelativeHeads;
   const auto heads = [&](const Tensor& y) {
-    return contiguous(transpose(unflatten(y, -1, kHeads, d), 1, 2)).to_vector<double>();
+    return contiguous(transpose(unflatten(y, -1, kRelativeHeads, d), 1, 2)).to_vector<double>();
   };
   const Projected p = a.project(x);
   const auto q = contiguous(p.q).to_vector<double>(), k = contiguous(p.k).to_vector<double>(),
              values = contiguous(p.v).to_vector<double>();
-  const Tensor table = sinusoid(0, n, kWidth, SinusoidLayout::halves, DType::f64, Device{});
+  const Tensor table = sinusoid(0, n, kRelativeWidth, SinusoidLayout::halves, DType::f64, Device{});
   const auto r = heads(unsqueeze(linear(table, parameter(a, "relative.weight"), {}), 0));
   const auto us = u.to_vector<double>(), vs = v.to_vector<double>();
-  std::vector<double> out(static_cast<size_t>(kHeads * n * d), 0.0);
+  std::vector<double> out(static_cast<size_t>(kRelativeHeads * n * d), 0.0);
   const auto at = [&](int64_t h, int64_t i) { return static_cast<size_t>((h * n + i) * d); };
-  for (int64_t h = 0; h < kHeads; ++h) {
+  for (int64_t h = 0; h < kRelativeHeads; ++h) {
     for (int64_t i = 0; i < n; ++i) {
       std::vector<double> e(static_cast<size_t>(n), 0.0);
       double sum = 0;
@@ -101,7 +94,7 @@ Tensor by_the_formula(RelativeMultiHead& a, const Tensor& u, const Tensor& v, co
       }
     }
   }
-  return a.merge(Tensor::from(out, {1, kHeads, n, d}));
+  return a.merge(Tensor::from(out, {1, kRelativeHeads, n, d}));
 }
 
 TEST(Longformer, RelativePositionsAreThoseOfTransformerXL) {
@@ -109,11 +102,13 @@ TEST(Longformer, RelativePositionsAreThoseOfTransformerXL) {
   for (const int64_t dilation : {1, 3}) {
     const int64_t w = 4, n = 23, reach = w * dilation;
     const Init init{.dtype = DType::f64};
-    const Tensor u = init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
-    const Tensor v = init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
-    RelativeMultiHead a({.d_model = kWidth, .n_head = kHeads}, reach, u, v, init);
+    const Tensor u =
+        init.at("u").make({kRelativeHeads, kRelativeWidth / kRelativeHeads}, Scheme::normal(0.5));
+    const Tensor v =
+        init.at("v").make({kRelativeHeads, kRelativeWidth / kRelativeHeads}, Scheme::normal(0.5));
+    RelativeMultiHead a({.d_model = kRelativeWidth, .n_head = kRelativeHeads}, reach, u, v, init);
     randomise(a, 0.3, 3);
-    const Tensor x = normal({1, n, kWidth}, Generator{5}, 0.0, 1.0, DType::f64);
+    const Tensor x = normal({1, n, kRelativeWidth}, Generator{5}, 0.0, 1.0, DType::f64);
     std::vector<std::vector<bool>> seen(static_cast<size_t>(n),
                                         std::vector<bool>(static_cast<size_t>(n)));
     for (int64_t i = 0; i < n; ++i) {
@@ -123,7 +118,7 @@ TEST(Longformer, RelativePositionsAreThoseOfTransformerXL) {
       }
     }
     LayerContext ctx;
-    ctx.own.set(Distances{DistanceTable(reach, kWidth, init).rows(n)});
+    ctx.own.set(Distances{DistanceTable(reach, kRelativeWidth, init).rows(n)});
     ctx.pattern = dilation == 1 ? patterns::local(w + 1) : patterns::dilated(w, 0, dilation);
     EXPECT_LE(distance(a.forward(x, ctx, Pass{}).y, by_the_formula(a, u, v, x, seen)), 1e-12);
   }

@@ -23,8 +23,8 @@ namespace {
 
 /// Returns the loss and the gradients of one training step of a model's tiny configuration. If the
 /// model has a d_ff field, `d_ff` > 0 replaces its value.
-std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t chunks = 1,
-                            int64_t d_ff = 0) {
+std::vector<Tensor> trained_tiny(const ModelEntry& entry, const char* policy, int64_t chunks = 1,
+                                 int64_t d_ff = 0) {
   const auto spec = entry.make("tiny");
   const Json fields = to_json(*spec);
   if (d_ff > 0 && fields.find("d_ff") != nullptr) {
@@ -53,8 +53,8 @@ std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t
 TEST(Memory, EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
-    const std::vector<Tensor> standard = trained(entry, "standard");
-    const std::vector<Tensor> streams = trained(entry, "reversible:exact:stored");
+    const std::vector<Tensor> standard = trained_tiny(entry, "standard");
+    const std::vector<Tensor> streams = trained_tiny(entry, "reversible:exact:stored");
     int refused = 0;
     for (const char* policy : {"checkpoint", "checkpoint:2", "checkpoint:2:1", "lean", "selective",
                                "reversible:exact"}) {
@@ -62,7 +62,7 @@ TEST(Memory, EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
       const auto& expected =
           MemoryPolicy(policy).kind == MemoryKind::reversible_exact ? streams : standard;
       try {
-        const std::vector<Tensor> all = trained(entry, policy);
+        const std::vector<Tensor> all = trained_tiny(entry, policy);
         ASSERT_EQ(all.size(), expected.size());
         for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(same_bits(all[i], expected[i])) << i;
       } catch (const NotImplemented& e) {
@@ -74,7 +74,7 @@ TEST(Memory, EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
     for (const char* policy : {"standard", "checkpoint", "reversible:exact:stored"}) {
       SCOPED_TRACE(policy);
       const auto& expected = MemoryPolicy(policy).stored ? streams : standard;
-      const std::vector<Tensor> all = trained(entry, policy, 3);
+      const std::vector<Tensor> all = trained_tiny(entry, policy, 3);
       ASSERT_EQ(all.size(), expected.size());
       EXPECT_TRUE(same_bits(all[0], expected[0]));
       for (size_t i = 1; i < all.size(); ++i) EXPECT_LT(distance(all[i], expected[i]), 1e-5) << i;
@@ -90,11 +90,11 @@ TEST(Memory, OnOpenBlasWhatRunsAgainHasTheSameBits) {
   int64_t other = 0;
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
-    const std::vector<Tensor> own = trained(entry, "standard", 1, wide);
+    const std::vector<Tensor> own = trained_tiny(entry, "standard", 1, wide);
     const WithMatmulLibrary openblas(MatmulLibrary::openblas);
     const autograd::CheckReplays check;
-    const std::vector<Tensor> standard = trained(entry, "standard", 1, wide);
-    const std::vector<Tensor> streams = trained(entry, "reversible:exact:stored", 1, wide);
+    const std::vector<Tensor> standard = trained_tiny(entry, "standard", 1, wide);
+    const std::vector<Tensor> streams = trained_tiny(entry, "reversible:exact:stored", 1, wide);
     ASSERT_EQ(standard.size(), own.size());
     for (size_t i = 0; i < own.size(); ++i) {
       EXPECT_LT(distance(standard[i], own[i]), 1e-5) << i;
@@ -104,11 +104,11 @@ TEST(Memory, OnOpenBlasWhatRunsAgainHasTheSameBits) {
       SCOPED_TRACE(policy);
       const auto& expected =
           MemoryPolicy(policy).kind == MemoryKind::reversible_exact ? streams : standard;
-      const std::vector<Tensor> all = trained(entry, policy, 1, wide);
+      const std::vector<Tensor> all = trained_tiny(entry, policy, 1, wide);
       ASSERT_EQ(all.size(), expected.size());
       for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(same_bits(all[i], expected[i])) << i;
     }
-    const std::vector<Tensor> pieces = trained(entry, "checkpoint", 3, wide);
+    const std::vector<Tensor> pieces = trained_tiny(entry, "checkpoint", 3, wide);
     ASSERT_EQ(pieces.size(), standard.size());
     for (size_t i = 0; i < pieces.size(); ++i) {
       EXPECT_LT(distance(pieces[i], standard[i]), 1e-5) << i;

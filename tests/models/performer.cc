@@ -27,21 +27,12 @@
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-const Pass training{.training = true, .gen = Generator{1}};
+using PerformerChange = std::function<void(PerformerConfig&)>;
 
-using Change = std::function<void(PerformerConfig&)>;
-
-PerformerConfig tiny(const Change& change = {}) {
+PerformerConfig tiny_performer(const PerformerChange& change = {}) {
   PerformerConfig c = performer_preset("tiny");
   if (change) change(c);
   return c;
-}
-
-Performer made(const PerformerConfig& c, const Init& init = f64) {
-  Performer model(c, init);
-  randomise(model, 0.3, 21);
-  return model;
 }
 
 void encode(PerformerConfig& c) {
@@ -50,27 +41,16 @@ void encode(PerformerConfig& c) {
   c.mlm_head = c.head_bias = true;
 }
 
-/// Returns symbols that repeat with period 3.
-int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
-
-ModelInfo entry(const std::string& name, const Change& change) {
-  PerformerConfig c = tiny([&](PerformerConfig& x) {
+ModelInfo performer_info(const std::string& name, const PerformerChange& change) {
+  PerformerConfig c = tiny_performer([&](PerformerConfig& x) {
     x.init_std = 0.3;
     change(x);
   });
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Performer>(c, init); };
-  PerformerConfig dropping = c;
-  dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Performer>(dropping, init);
-  };
+  ModelInfo m = entry_of<Performer>(name, c);
   const bool encoder = c.wiring == Wiring::encoder;
   m.sees = [encoder](int64_t i, int64_t j) { return encoder || j <= i; };
   m.macs = [c](int64_t l) { return macs_of(c, l); };
-  m.task = encoder ? period_three : [](int64_t b, int64_t t) { return (b + 5 * t) % 17; };
+  m.task = encoder ? period_three : successor;
   m.masked = encoder;
   m.decodes = !encoder;
   m.counted_from = encoder ? 0 : 1;
@@ -78,26 +58,30 @@ ModelInfo entry(const std::string& name, const Change& change) {
   return m;
 }
 
-const RegisteredModel positive_features = entry("performer_decoder", [](PerformerConfig&) {});
-const RegisteredModel hyperbolic_features = entry("performer_decoder_hyperbolic_post", [](auto& c) {
-  c.features = FeatureMap::hyperbolic;
-  c.norm = NormPlace::post;
-  c.projection_per_head = true;
-  c.positions = Positions::learned;
-});
-const RegisteredModel relu_features = entry("performer_decoder_relu", [](PerformerConfig& c) {
-  c.features = FeatureMap::relu;
-  c.feature_epsilon = 1e-2;
-  c.qk_norm = true;
-});
-const RegisteredModel both_sides =
-    entry("performer_encoder", [](PerformerConfig& c) { encode(c); });
-const RegisteredModel elu_features = entry("performer_encoder_elu", [](PerformerConfig& c) {
-  encode(c);
-  c.features = FeatureMap::elu_plus_one;
-  c.projected = false;
-  c.n_features = 0;
-});
+const RegisteredModel performer_decoder =
+    performer_info("performer_decoder", [](PerformerConfig&) {});
+const RegisteredModel performer_decoder_hyperbolic_post =
+    performer_info("performer_decoder_hyperbolic_post", [](auto& c) {
+      c.features = FeatureMap::hyperbolic;
+      c.norm = NormPlace::post;
+      c.projection_per_head = true;
+      c.positions = Positions::learned;
+    });
+const RegisteredModel performer_decoder_relu =
+    performer_info("performer_decoder_relu", [](PerformerConfig& c) {
+      c.features = FeatureMap::relu;
+      c.feature_epsilon = 1e-2;
+      c.qk_norm = true;
+    });
+const RegisteredModel performer_encoder =
+    performer_info("performer_encoder", [](PerformerConfig& c) { encode(c); });
+const RegisteredModel performer_encoder_elu =
+    performer_info("performer_encoder_elu", [](PerformerConfig& c) {
+      encode(c);
+      c.features = FeatureMap::elu_plus_one;
+      c.projected = false;
+      c.n_features = 0;
+    });
 
 // ------------------------------------------------------------------------ layers against matrices
 
@@ -136,7 +120,7 @@ TEST(Performer, ExactKernelsAreComputedExactly) {
       for (const bool projected : {false, true}) {
         const PerformerAttention layer(
             attention, {.features = map, .projected = projected, .feature_epsilon = epsilon},
-            causal, f64);
+            causal, in_f64);
         Tensor x = normal({2, 70, 12}, Generator{3}, 0, 1, DType::f64);
         const Projected p = layer.project(x);
         const auto of = [&, f = f, epsilon = epsilon](const Tensor& y) {
@@ -162,10 +146,10 @@ TEST(Performer, ApproximatesATransformerWhereNormsAreSmall) {
   const Tensor tokens = some_tokens(2, 20, 17);
   double last = 1e9;
   for (const int64_t features : {16, 256, 4096}) {
-    PerformerConfig c = tiny([&](PerformerConfig& x) { x.n_features = features; });
-    Performer model(c, f64);
+    PerformerConfig c = tiny_performer([&](PerformerConfig& x) { x.n_features = features; });
+    Performer model(c, in_f64);
     randomise(model, 0.1, 21);
-    Transformer exact(c, f64);
+    Transformer exact(c, in_f64);
     randomise(exact, 0.1, 21);
     const double error = distance(model.logits(tokens, Pass{}), exact.logits(tokens, Pass{}));
     EXPECT_LT(error, last / 2) << features;
@@ -187,7 +171,7 @@ TEST(Performer, ScalesWhatItApproximates) {
   for (const double scale : {0.0, 0.3, 0.6}) {
     for (const bool causal : {false, true}) {
       const PerformerAttention layer({.d_model = 8, .n_head = 2, .weights = Scheme::normal(0.15)},
-                                     {.n_features = 8192, .feature_scale = scale}, causal, f64);
+                                     {.n_features = 8192, .feature_scale = scale}, causal, in_f64);
       LayerContext ctx;
       ctx.pattern = causal ? patterns::causal() : patterns::dense();
       const Tensor x = normal({1, 40, 8}, Generator{3}, 0, 1, DType::f64);
@@ -203,9 +187,9 @@ TEST(Performer, ScalesWhatItApproximates) {
 
 TEST(Performer, ShortSequencesAreExact) {
   const NoGrad off;
-  PerformerConfig c = tiny([](PerformerConfig& x) { x.exact_up_to = 9; });
-  const Performer model = made(c);
-  Transformer exact(c, f64);
+  PerformerConfig c = tiny_performer([](PerformerConfig& x) { x.exact_up_to = 9; });
+  const Performer model = randomised<Performer>(c);
+  Transformer exact(c, in_f64);
   randomise(exact, 0.3, 21);
   const Tensor tokens = some_tokens(2, 20, 17);
   const Tensor nine = contiguous(narrow(tokens, 1, 0, 9)),
@@ -217,7 +201,7 @@ TEST(Performer, ShortSequencesAreExact) {
   // Decoding is exact for as long, and then goes on by features: one layer has both as one pass.
   c.n_layer = 1;
   c.qk_norm = true;
-  const Performer single = made(c);
+  const Performer single = randomised<Performer>(c);
   const auto state = single.start_decoding(2);
   for (int64_t t = 0; t < 20; ++t) {
     const Tensor y = single.decode(contiguous(narrow(tokens, 1, t, 1)), *state);
@@ -230,7 +214,7 @@ TEST(Performer, ShortSequencesAreExact) {
 TEST(Performer, IsExactWhereThatIsFaster) {
   for (const bool causal : {false, true}) {
     const PerformerAttention layer({.d_model = 16, .n_head = 2},
-                                   {.n_features = 64, .exact_up_to = -1}, causal, f64);
+                                   {.n_features = 64, .exact_up_to = -1}, causal, in_f64);
     const int64_t longest = causal ? 320 : 128;
     EXPECT_EQ(crossover_length(64, causal), longest);
     EXPECT_TRUE(layer.exact(longest));
@@ -240,27 +224,27 @@ TEST(Performer, IsExactWhereThatIsFaster) {
 
 // ------------------------------------------------------------------------------------ the redraw
 
-std::vector<std::vector<double>> buffers_of(Module& model) {
+std::vector<std::vector<double>> performer_buffers(Module& model) {
   std::vector<std::vector<double>> all;
   for (const NamedTensor& b : named_buffers(model)) all.push_back(b.tensor.to_vector<double>());
   return all;
 }
 
 TEST(Performer, ProjectionsAreDrawnAnew) {
-  const auto c = tiny([](PerformerConfig& x) {
+  const auto c = tiny_performer([](PerformerConfig& x) {
     x.features = FeatureMap::phase;
     x.projection_per_head = true;
   });
   const auto drawn = [&](int threads) {
     const int before = num_threads();
     set_num_threads(threads);
-    Performer model(c, f64);
-    std::vector<std::vector<std::vector<double>>> steps{buffers_of(model)};
+    Performer model(c, in_f64);
+    std::vector<std::vector<std::vector<double>>> steps{performer_buffers(model)};
     for (int64_t step = 0; step < 7; ++step) {
       const Tensor tokens = some_tokens(2, 9, 17);
       model.logits(tokens, Pass{});  // evaluation draws nothing
       end_step(model, step, Generator{9}.fork(static_cast<uint64_t>(step)), {});
-      steps.push_back(buffers_of(model));
+      steps.push_back(performer_buffers(model));
     }
     set_num_threads(before);
     return steps;
@@ -280,14 +264,14 @@ TEST(Performer, ProjectionsAreDrawnAnew) {
 
 TEST(Performer, ProjectionsThatStay) {
   for (const bool relu : {false, true}) {
-    Performer model(tiny([&](PerformerConfig& x) {
+    Performer model(tiny_performer([&](PerformerConfig& x) {
                       x.redraw_interval = 0;
                       if (relu) x.features = FeatureMap::relu;
                     }),
-                    f64);
-    const auto before = buffers_of(model);
+                    in_f64);
+    const auto before = performer_buffers(model);
     for (int64_t step = 0; step < 5; ++step) end_step(model, step, Generator{3}, {});
-    EXPECT_EQ(buffers_of(model), before);
+    EXPECT_EQ(performer_buffers(model), before);
   }
 }
 
@@ -295,10 +279,10 @@ TEST(Performer, ProjectionsThatStay) {
 
 TEST(Performer, TakesTheWeightsOfATransformer) {
   const NoGrad off;
-  PerformerConfig c = tiny([](PerformerConfig& x) { x.exact_up_to = 24; });
-  Transformer trained(c, f64);
+  PerformerConfig c = tiny_performer([](PerformerConfig& x) { x.exact_up_to = 24; });
+  Transformer trained(c, in_f64);
   randomise(trained, 0.3, 33);
-  Performer model(c, f64);
+  Performer model(c, in_f64);
   const std::vector<std::string> kept = start_from(model, trained, 0);
   EXPECT_EQ(kept, (std::vector<std::string>{"layers.0.attention.projection",
                                             "layers.1.attention.projection"}));
@@ -309,9 +293,9 @@ TEST(Performer, TakesTheWeightsOfATransformer) {
   EXPECT_TRUE(same_bits(back.logits(tokens, Pass{}), trained.logits(tokens, Pass{})));
   // From a Performer, projections come with the parameters.
   Performer other(c, Init{.gen = Generator{8}, .dtype = DType::f64});
-  EXPECT_NE(buffers_of(other), buffers_of(model));
+  EXPECT_NE(performer_buffers(other), performer_buffers(model));
   EXPECT_TRUE(start_from(other, model, 0).empty());
-  EXPECT_EQ(buffers_of(other), buffers_of(model));
+  EXPECT_EQ(performer_buffers(other), performer_buffers(model));
 }
 
 // --------------------------------------------------------------------------------- whole models
@@ -320,7 +304,7 @@ TEST(Performer, TakesTheWeightsOfATransformer) {
 TEST(Performer, GradientsOfEveryKind) {
   for (int kind = 0; kind < kernels::feature_map_count; ++kind) {
     for (const Wiring wiring : {Wiring::decoder, Wiring::encoder}) {
-      const PerformerConfig c = tiny([&](PerformerConfig& x) {
+      const PerformerConfig c = tiny_performer([&](PerformerConfig& x) {
         x.wiring = wiring;
         x.features = static_cast<FeatureMap>(kind);
         x.n_layer = 1;
@@ -328,7 +312,7 @@ TEST(Performer, GradientsOfEveryKind) {
         const bool free = kernels::norm_sign(x.features) == 0 && x.features != FeatureMap::exp;
         if (free) x.feature_epsilon = 0.7;  // keeps kernels of either sign away from 0
       });
-      Performer model(c, f64);
+      Performer model(c, in_f64);
       randomise(model, 0.2, 13);
       TransformerInputs in{.tokens = some_tokens(2, 9, c.vocab)};
       if (wiring == Wiring::encoder) in.lengths = Tensor::from(std::vector<int64_t>{9, 4}, {2});
@@ -349,7 +333,7 @@ TEST(Performer, GradientsOfEveryKind) {
 TEST(Performer, PaddingChangesNothing) {
   const NoGrad off;
   for (const FeatureMap map : {FeatureMap::positive, FeatureMap::relu}) {
-    const Performer model = made(tiny([&](PerformerConfig& x) {
+    const Performer model = randomised<Performer>(tiny_performer([&](PerformerConfig& x) {
       encode(x);
       x.features = map;
       if (map == FeatureMap::relu) x.feature_epsilon = 1e-3;
@@ -365,7 +349,7 @@ TEST(Performer, PaddingChangesNothing) {
 
 TEST(Performer, DecodesAfterASource) {
   const NoGrad off;
-  const Performer model = made(tiny([](PerformerConfig& x) {
+  const Performer model = randomised<Performer>(tiny_performer([](PerformerConfig& x) {
     x.wiring = Wiring::encoder_decoder;
     x.exact_up_to = 3;
   }));
@@ -391,7 +375,7 @@ TEST(Performer, DecodesAfterASource) {
 // What decoding keeps does not grow, and beams may select their rows.
 TEST(Performer, DecodesWithConstantMemory) {
   const NoGrad off;
-  const Performer model = made(tiny());
+  const Performer model = randomised<Performer>(tiny_performer());
   const Tensor tokens = some_tokens(3, 24, 17);
   const auto state = model.start_decoding(3);
   const auto bytes = [&] {
@@ -414,7 +398,7 @@ TEST(Performer, DecodesWithConstantMemory) {
 }
 
 TEST(Performer, WorksInBf16) {
-  PerformerConfig c = tiny();
+  PerformerConfig c = tiny_performer();
   const Tensor tokens = some_tokens(2, 20, 17);
   const NoGrad off;
   Performer wide(c, Init{.gen = Generator{7}});
@@ -424,11 +408,11 @@ TEST(Performer, WorksInBf16) {
 }
 
 TEST(Performer, SaysWhatDoesNotGoTogether) {
-  const auto message = [](const Change& change) {
-    const PerformerConfig c = tiny(change);
-    return message_of<ValueError>([&] { Performer(c, f64); });
+  const auto message = [](const PerformerChange& change) {
+    const PerformerConfig c = tiny_performer(change);
+    return message_of<ValueError>([&] { Performer(c, in_f64); });
   };
-  const std::pair<Change, const char*> cases[] = {
+  const std::pair<PerformerChange, const char*> cases[] = {
       {[](auto& c) { c.positions = Positions::shaw; }, "have no features"},
       {[](auto& c) { c.local = Locality::exact, c.window = 3; }, "set it to none"},
       {[](auto& c) { c.alpha = 1.5; }, "set alpha to 1"},
@@ -444,7 +428,8 @@ TEST(Performer, SaysWhatDoesNotGoTogether) {
   for (const auto& [change, part] : cases) {
     EXPECT_TRUE(contains(message(change), part)) << message(change);
   }
-  const Performer relu = made(tiny([](PerformerConfig& c) { c.features = FeatureMap::relu; }));
+  const Performer relu = randomised<Performer>(
+      tiny_performer([](PerformerConfig& c) { c.features = FeatureMap::relu; }));
   EXPECT_THROW(relu.feature_errors(some_tokens(1, 5, 17)), NotImplemented);
   EXPECT_TRUE(relu.report(some_tokens(1, 5, 17)).empty());
 }
@@ -457,10 +442,7 @@ class PerformerGoldens : public testing::TestWithParam<std::string> {};
 /// performer-pytorch.
 TEST_P(PerformerGoldens, AgreeWithThePackage) {
   const GoldenFile golden("performer", GetParam());
-  PerformerConfig config;
-  set_fields(config, golden.settings);
-  Performer model(config, f64);
-  golden.set_parameters(model);
+  Performer model = golden.build<Performer, PerformerConfig>(DType::f64);
   for (NamedTensor& b : named_buffers(model)) {
     const Tensor w = golden["buffer." + b.name];
     ASSERT_TRUE(w) << b.name;
@@ -480,7 +462,7 @@ TEST_P(PerformerGoldens, AgreeWithThePackage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Package, PerformerGoldens, testing::ValuesIn(golden_names("performer")),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 }  // namespace
 }  // namespace longspan::test

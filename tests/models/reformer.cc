@@ -18,17 +18,12 @@
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{1}};
-
 class ReformerGoldens : public testing::TestWithParam<std::string> {};
 
 /// Compares every output and, if the file has them, every gradient.
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_reformer_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("reformer", name);
-  ReformerConfig config;
-  set_fields(config, golden.settings);
-  Reformer model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
+  Reformer model = golden.build<Reformer, ReformerConfig>(dtype);
   // The file has [H, d, R, w].
   const Tensor rotations = contiguous(permute(golden["input.rotations"], {0, 2, 1, 3}));
   model.set_rotations(unsqueeze(rotations, 0));
@@ -45,11 +40,13 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   golden.expect_gradients(model, tolerance);
 }
 
-TEST_P(ReformerGoldens, EveryOutputAndGradient) { compare(GetParam(), DType::f64, 1e-10); }
-TEST_P(ReformerGoldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
+TEST_P(ReformerGoldens, EveryOutputAndGradient) {
+  expect_reformer_golden(GetParam(), DType::f64, 1e-10);
+}
+TEST_P(ReformerGoldens, InF32) { expect_reformer_golden(GetParam(), DType::f32, 1e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Reformer, ReformerGoldens, testing::ValuesIn(golden_names("reformer")),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 ReformerConfig alternating() {
   ReformerConfig c = reformer_preset("tiny");
@@ -59,17 +56,15 @@ ReformerConfig alternating() {
   return c;
 }
 
-Reformer made(const ReformerConfig& c, DType dtype = DType::f64) {
-  Reformer model(c, Init{.gen = Generator{4}, .dtype = dtype});
-  randomise(model, 0.3, 9);
-  return model;
+Reformer randomised_reformer(const ReformerConfig& c, DType dtype = DType::f64) {
+  return randomised<Reformer>(c, Init{.gen = Generator{4}, .dtype = dtype}, 0.3, 9);
 }
 
 TEST(Reformer, NothingFlowsBackInAWholeModelWithBucketsFrozen) {
   for (const char* layers : {"lsh", "local", "lsh,local"}) {
     ReformerConfig c = alternating();
     c.layers = layers;
-    Reformer model = made(c);
+    Reformer model = randomised_reformer(c);
     const Tensor tokens = unsqueeze(iota(27), 0);  // each token occurs once
     const std::vector<Tensor> buckets = model.forward({.tokens = tokens}, Pass{}).buckets;
     Tensor table = parameter(model, "embed.token.weight");
@@ -92,7 +87,7 @@ TEST(Reformer, PaddingLeavesAWholeModelAlone) {
     ReformerConfig c = alternating();
     c.causal = causal;
     c.look_ahead = c.local_ahead = causal ? 0 : 1;
-    const Reformer model = made(c);
+    const Reformer model = randomised_reformer(c);
     const Tensor tokens = some_tokens(2, 32, 32);
     for (const int64_t length : {5, 16, 27}) {
       const Tensor part = contiguous(narrow(tokens, 1, 0, length));
@@ -110,7 +105,7 @@ TEST(Reformer, ShortSequencesAreSeenInFullWhereAsked) {
   ReformerConfig c = alternating();
   c.n_max = 64;
   const auto gradients_of = [](const ReformerConfig& config, const Tensor& tokens) {
-    const Reformer model = made(config);
+    const Reformer model = randomised_reformer(config);
     const Tensor loss = model.loss(tokens, tokens, {}, training).loss;
     backward(loss);
     std::vector<Tensor> all{loss.detach()};
@@ -130,21 +125,22 @@ TEST(Reformer, ShortSequencesAreSeenInFullWhereAsked) {
     c.full_below = below;
     const std::vector<Tensor> full = gradients_of(c, tokens);
     for (size_t i = 0; i < full.size(); ++i) EXPECT_TRUE(same_bits(full[i], expected[i])) << i;
-    EXPECT_NE(made(c).remark(27).find("27 tokens are attended to in full"), std::string::npos);
+    EXPECT_NE(randomised_reformer(c).remark(27).find("27 tokens are attended to in full"),
+              std::string::npos);
   }
   c.full_below = 27;
   EXPECT_TRUE(same_bits(gradients_of(c, tokens)[0], hashed[0]));
-  EXPECT_NE(made(c).remark(27).find("hashed into 2 rounds"), std::string::npos);
+  EXPECT_NE(randomised_reformer(c).remark(27).find("hashed into 2 rounds"), std::string::npos);
   ReformerConfig filled = c;  // full_below counts tokens padded to whole chunks
   filled.layers = "lsh";
   filled.whole_chunks = true;
   filled.full_below = 28;
-  EXPECT_NE(made(filled).remark(24).find("sequences up to 24"), std::string::npos);
-  EXPECT_NE(made(filled).remark(25).find("hashed into 2 rounds"), std::string::npos);
+  EXPECT_NE(randomised_reformer(filled).remark(24).find("sequences up to 24"), std::string::npos);
+  EXPECT_NE(randomised_reformer(filled).remark(25).find("hashed into 2 rounds"), std::string::npos);
   c.layers = "local";
-  EXPECT_EQ(made(c).remark(27), "");
+  EXPECT_EQ(randomised_reformer(c).remark(27), "");
   c.full_below = -2;
-  EXPECT_THROW(made(c), ValueError);
+  EXPECT_THROW(randomised_reformer(c), ValueError);
 }
 
 TEST(Reformer, GradientsOfTheWholeTinyModel) {
@@ -152,7 +148,7 @@ TEST(Reformer, GradientsOfTheWholeTinyModel) {
                                         ReformerVariant::hf, ReformerVariant::lucid}) {
     ReformerConfig c = reformer_variant(alternating(), variant);
     c.activation = Activation::gelu_erf;  // relu's kinks would break finite differences
-    Reformer model = made(c);
+    Reformer model = randomised_reformer(c);
     const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
     const std::vector<Tensor> buckets = model.forward({.tokens = tokens}, training).buckets;
     const auto loss = [&] {
@@ -168,7 +164,7 @@ std::vector<Tensor> step_with(const char* memory, DType dtype, int64_t layers) {
   c.n_layer = layers;
   c.dropout = c.dropout_attn = c.dropout_local = 0.1f;
   c.memory = memory;
-  Reformer model = made(c, dtype);
+  Reformer model = randomised_reformer(c, dtype);
   const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
   const Tensor loss = model.loss(tokens, targets, {}, training).loss;
   backward(loss);
@@ -177,17 +173,11 @@ std::vector<Tensor> step_with(const char* memory, DType dtype, int64_t layers) {
   return all;
 }
 
-double largest(const Tensor& x) {
-  double most = 0;
-  for (const double v : cast(x, DType::f64).to_vector<double>()) most = std::max(most, std::abs(v));
-  return most;
-}
-
 TEST(Reformer, ReversibleGradientsAreThoseOfTheStoredStreams) {
   const std::vector<Tensor> stored = step_with("standard", DType::f64, 6);
   const std::vector<Tensor> inverted = step_with("reversible", DType::f64, 6);
   for (size_t i = 0; i < stored.size(); ++i) {
-    EXPECT_LE(distance(inverted[i], stored[i]), 1e-10 * std::max(1e-3, largest(stored[i]))) << i;
+    EXPECT_LE(distance(inverted[i], stored[i]), 1e-10 * std::max(1e-3, largest_of(stored[i]))) << i;
   }
   // Checkpointing recomputes the same values, buckets included, bit for bit.
   const std::vector<Tensor> repeated = step_with("checkpoint", DType::f64, 6);
@@ -201,11 +191,11 @@ TEST(Reformer, ReversibleGradientsAreThoseOfTheStoredStreams) {
   const std::vector<Tensor> f32 = step_with("standard", DType::f32, 6);
   const std::vector<Tensor> back = step_with("reversible", DType::f32, 6);
   for (size_t i = 0; i < f32.size(); ++i) {
-    EXPECT_LE(distance(back[i], f32[i]), 1e-4 * std::max(1e-2, largest(f32[i]))) << i;
+    EXPECT_LE(distance(back[i], f32[i]), 1e-4 * std::max(1e-2, largest_of(f32[i]))) << i;
   }
   const std::vector<Tensor> grid = step_with("reversible:exact", DType::f32, 6);
   for (size_t i = 0; i < f32.size(); ++i) {
-    EXPECT_LE(distance(grid[i], f32[i]), 5e-3 * std::max(1e-1, largest(f32[i]))) << i;
+    EXPECT_LE(distance(grid[i], f32[i]), 5e-3 * std::max(1e-1, largest_of(f32[i]))) << i;
   }
 }
 
@@ -215,7 +205,7 @@ TEST(Reformer, SavedBytesGrowWithDepthByBucketsAlone) {
     c.layers = "lsh";
     c.n_layer = layers;
     c.memory = memory;
-    Reformer model = made(c, DType::f32);
+    Reformer model = randomised_reformer(c, DType::f32);
     const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
     MemoryTracker& tracker = memory_tracker({});
     const int64_t before = tracker.live()[Category::saved];
@@ -244,7 +234,7 @@ TEST(Reformer, RotationsAreFreshInTrainingAndFixedOtherwise) {
   const NoGrad off;
   ReformerConfig c = alternating();
   c.layers = "lsh";
-  const Reformer model = made(c);
+  const Reformer model = randomised_reformer(c);
   const Tensor tokens = some_tokens(2, 32, 32);
   const auto buckets = [&](const Reformer& m, Pass pass) {
     return m.forward({.tokens = tokens}, pass).buckets;
@@ -258,16 +248,16 @@ TEST(Reformer, RotationsAreFreshInTrainingAndFixedOtherwise) {
   const std::vector<Tensor> still = buckets(model, Pass{});
   EXPECT_TRUE(same_bits(still[0], buckets(model, {.gen = Generator{77}})[0]));
   c.hash_seed = 5;
-  EXPECT_FALSE(same_bits(still[0], buckets(made(c), Pass{})[0]));
+  EXPECT_FALSE(same_bits(still[0], buckets(randomised_reformer(c), Pass{})[0]));
   c.hash_seed = 0;
   c.rounds = 5;  // the first rounds stay the same
-  const Tensor more = buckets(made(c), Pass{})[0];
+  const Tensor more = buckets(randomised_reformer(c), Pass{})[0];
   EXPECT_TRUE(same_bits(still[0], contiguous(narrow(more, 2, 0, 2))));
 }
 
 /// Returns the largest difference between token-by-token decoding and one pass over all tokens so
 /// far.
-double decoding_error(const Reformer& model, const Tensor& tokens, int64_t prompt) {
+double reformer_decoding_error(const Reformer& model, const Tensor& tokens, int64_t prompt) {
   const NoGrad off;
   const auto state = model.start_decoding(tokens.dim(0));
   double worst = 0;
@@ -287,13 +277,13 @@ TEST(Reformer, DecodesAsOnePassDoesWhereBucketsFitIntoChunks) {
   c.buckets = {2};
   c.chunk = 32;  // no bucket is larger than a chunk
   const Tensor tokens = some_tokens(2, 32, 32);
-  EXPECT_LE(decoding_error(made(c), tokens, 1), 1e-12);
-  EXPECT_LE(decoding_error(made(c), tokens, 11), 1e-12);
+  EXPECT_LE(reformer_decoding_error(randomised_reformer(c), tokens, 1), 1e-12);
+  EXPECT_LE(reformer_decoding_error(randomised_reformer(c), tokens, 11), 1e-12);
   // The rotations may have another number of rounds than the configuration.
   for (const int64_t rounds : {1, 5}) {
-    Reformer model = made(c);
+    Reformer model = randomised_reformer(c);
     model.set_rotations(lsh_rotations(Generator{6}, 2, rounds, 8, {2, 1}, DType::f64));
-    EXPECT_LE(decoding_error(model, tokens, 3), 1e-12) << rounds;
+    EXPECT_LE(reformer_decoding_error(model, tokens, 3), 1e-12) << rounds;
   }
   // A single layer sees exactly the keys of the last row of a pass over all tokens so far, whatever
   // its windows. This holds for variants of other implementations, which hide no bucket.
@@ -302,11 +292,12 @@ TEST(Reformer, DecodesAsOnePassDoesWhereBucketsFitIntoChunks) {
     ReformerConfig other = reformer_variant(c, variant);
     other.n_layer = 1;
     other.chunk = 4;
-    EXPECT_LE(decoding_error(made(other), tokens, 1), 1e-12) << static_cast<int>(variant);
+    EXPECT_LE(reformer_decoding_error(randomised_reformer(other), tokens, 1), 1e-12)
+        << static_cast<int>(variant);
   }
   // With small chunks the keys differ, and so do the results, but they stay finite.
   c.chunk = 4;
-  const double error = decoding_error(made(c), tokens, 1);
+  const double error = reformer_decoding_error(randomised_reformer(c), tokens, 1);
   EXPECT_GT(error, 1e-6);
   EXPECT_TRUE(std::isfinite(error));
 }
@@ -326,12 +317,12 @@ TEST(Reformer, SaysWhatDoesNotFitTogether) {
   refuses([](ReformerConfig& c) { c.n_head = 3; });
   refuses([](ReformerConfig& c) { c.dropout = 1; });
   refuses([](ReformerConfig& c) { c.chunk = 0; });
-  Reformer model = made(reformer_preset("tiny"));
+  Reformer model = randomised_reformer(reformer_preset("tiny"));
   EXPECT_THROW(model.logits(some_tokens(1, 33, 17), Pass{}), ValueError);
   EXPECT_THROW(model.attention_outline(0, 8), NotImplemented);
   ReformerConfig both = reformer_preset("tiny");
   both.causal = false;
-  EXPECT_THROW(made(both).start_decoding(1), NotImplemented);
+  EXPECT_THROW(randomised_reformer(both).start_decoding(1), NotImplemented);
 }
 
 }  // namespace

@@ -4,8 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <typeinfo>
 
 #include "autograd/mode.h"
 #include "core/backends.h"
@@ -160,6 +164,32 @@ double first_loss(const LanguageModel& model, int64_t length) {
   const Shape shape = tokens.shape();
   return model.loss(Tensor::from(seen, shape), Tensor::from(hidden, shape), {}, {}).loss.item() /
          std::log(2.0);
+}
+
+// The laws of tests/harness/model_info.h hold for classes: each has at least one entry.
+TEST(Registry, EveryModelHasAnEntryInTheTableOfLaws) {
+  for (const ModelEntry& entry : models()) {
+    const auto model = entry.make(entry.presets.front().name)->build(Init{.meta = true});
+    if (ask<WritesSequences>(*model) != nullptr) continue;  // the laws are of one sequence
+    const bool found = std::any_of(registered_models().begin(), registered_models().end(),
+                                   [&](const ModelInfo& info) {
+                                     const auto small = info.make(Init{.meta = true});
+                                     return typeid(*small) == typeid(*model);
+                                   });
+    EXPECT_TRUE(found) << entry.name << " has no ModelInfo; tests/models/ has those of others, and "
+                       << "docs/adding-a-model.md says what it is";
+  }
+}
+
+TEST(Registry, PagesHaveARowOfEveryModel) {
+  for (const char* page : {"/README.md", "/docs/models.md"}) {
+    std::ifstream file(std::string(LONGSPAN_SOURCE_DIR) + page);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    for (const ModelEntry& entry : models()) {
+      EXPECT_TRUE(contains(text, fmt::format("\n| `{}` |", entry.name)))
+          << page << " has no row of " << entry.name << "; write one";
+    }
+  }
 }
 
 TEST(Registry, FirstLossIsNearThatOfKnowingNothing) {

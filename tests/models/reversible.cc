@@ -18,7 +18,7 @@
 namespace longspan::test {
 namespace {
 
-constexpr int64_t B = 2, L = 33;
+constexpr int64_t kPairBatch = 2, kPairLength = 33;
 
 /// Makes a configuration small, enables dropout and sets the memory policy.
 class Adapted final : public Fields {
@@ -67,17 +67,19 @@ std::unique_ptr<LanguageModel> adapted(const ModelEntry& entry, std::string_view
 }
 
 Tensor loss_of(const LanguageModel& model, const Pass& pass) {
-  const Tensor tokens = some_tokens(B, L, model.vocab()), targets = some_tokens(B, L, 64, 2);
+  const Tensor tokens = some_tokens(kPairBatch, kPairLength, model.vocab()),
+               targets = some_tokens(kPairBatch, kPairLength, 64, 2);
   if (model.objective() == Objective::sequence) {
     return need<WritesSequences>(model).sequence_loss({tokens}, tokens, targets, pass).loss;
   }
-  const LanguageModel::Losses l = model.loss(tokens, targets, empty_memory(model, B), pass);
+  const LanguageModel::Losses l =
+      model.loss(tokens, targets, empty_memory(model, kPairBatch), pass);
   return l.total();
 }
 
 /// Returns the loss of a training step and the gradients of every parameter.
-std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
-                         std::string_view precision = "f32", int64_t chunks = 1) {
+std::vector<Tensor> training_step(const ModelEntry& entry, std::string_view policy,
+                                  std::string_view precision = "f32", int64_t chunks = 1) {
   const auto model = adapted(entry, policy, precision, chunks);
   const Pass pass{.training = true, .gen = Generator{11}};
   const Tensor loss = loss_of(*model, pass);
@@ -90,8 +92,8 @@ std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
 TEST(Memory, EveryModelHasTheGradientsOfItsStoredStreams) {
   for (const ModelEntry& entry : models()) {
     for (const auto& [precision, chunks] : {std::pair{"f32", 1}, {"f32", 3}, {"bf16", 1}}) {
-      const auto expected = step(entry, "reversible:exact:stored", precision, chunks);
-      const auto found = step(entry, "reversible:exact", precision, chunks);
+      const auto expected = training_step(entry, "reversible:exact:stored", precision, chunks);
+      const auto found = training_step(entry, "reversible:exact", precision, chunks);
       ASSERT_EQ(found.size(), expected.size()) << entry.name;
       for (size_t i = 0; i < found.size(); ++i) {
         ASSERT_EQ(static_cast<bool>(found[i]), static_cast<bool>(expected[i])) << entry.name;
@@ -100,7 +102,8 @@ TEST(Memory, EveryModelHasTheGradientsOfItsStoredStreams) {
         }
       }
     }
-    const auto inverted = step(entry, "reversible"), other = step(entry, "reversible:stored");
+    const auto inverted = training_step(entry, "reversible"),
+               other = training_step(entry, "reversible:stored");
     ASSERT_EQ(inverted.size(), other.size()) << entry.name;
     for (size_t i = 0; i < inverted.size(); ++i) {
       if (!other[i]) continue;
@@ -152,7 +155,7 @@ TEST(Memory, EveryReversibleModelShowsItsAttention) {
   int drawn = 0;
   for (const ModelEntry& entry : models()) {
     const auto two = adapted(entry, "reversible:exact"), one = adapted(entry, "standard");
-    const Tensor tokens = some_tokens(1, L, two->vocab());
+    const Tensor tokens = some_tokens(1, kPairLength, two->vocab());
     Tensor maps[2];
     try {
       maps[0] = need<ShowsAttention>(*one).attention_map(tokens, 0);
@@ -179,10 +182,10 @@ TEST(Memory, EveryReversibleModelDecodesWhatItWasTrainedAs) {
     if (model->objective() != Objective::next_token) continue;
     if (entry.name == "reformer") continue;  // later tokens move earlier ones to other chunks
     const NoGrad off;
-    const Tensor tokens = some_tokens(B, L, model->vocab());
+    const Tensor tokens = some_tokens(kPairBatch, kPairLength, model->vocab());
     const Tensor whole = model->logits(tokens, Pass{});
-    const auto state = need<ContinuesSequences>(*model).start_decoding(B);
-    for (int64_t t = 0; t < L; ++t) {
+    const auto state = need<ContinuesSequences>(*model).start_decoding(kPairBatch);
+    for (int64_t t = 0; t < kPairLength; ++t) {
       const Tensor row = need<Decodes>(*model).decode(contiguous(narrow(tokens, 1, t, 1)), *state);
       EXPECT_LT(distance(row, select(whole, 1, t)), 1e-3) << entry.name << " " << t;
     }

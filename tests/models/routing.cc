@@ -34,8 +34,6 @@
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{1}};
-
 Tensor buffer(Module& module, const std::string& name) {
   for (const NamedTensor& b : named_buffers(module)) {
     if (b.name == name) return b.tensor;
@@ -49,10 +47,7 @@ Tensor buffer(Module& module, const std::string& name) {
 class RoutingGoldens : public testing::TestWithParam<std::string> {};
 
 RoutingTransformer from_file(const GoldenFile& golden, DType dtype) {
-  RoutingConfig config;
-  set_fields(config, golden.settings);
-  RoutingTransformer model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
+  auto model = golden.build<RoutingTransformer, RoutingConfig>(dtype);
   for (NamedTensor& b : named_buffers(model)) {
     if (!b.name.ends_with("means")) continue;
     const Tensor means = cast(golden["before." + b.name], dtype);
@@ -64,7 +59,7 @@ RoutingTransformer from_file(const GoldenFile& golden, DType dtype) {
 }
 
 /// Compares outputs, every gradient, and the centroids after one step.
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_routing_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("routing", name);
   RoutingTransformer model = from_file(golden, dtype);
   const Tensor tokens = golden["input.tokens"];
@@ -84,18 +79,18 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   }
 }
 
-TEST_P(RoutingGoldens, EveryOutputGradientAndCentroid) { compare(GetParam(), DType::f64, 1e-10); }
-TEST_P(RoutingGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
+TEST_P(RoutingGoldens, EveryOutputGradientAndCentroid) {
+  expect_routing_golden(GetParam(), DType::f64, 1e-10);
+}
+TEST_P(RoutingGoldens, InF32) { expect_routing_golden(GetParam(), DType::f32, 2e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Routing, RoutingGoldens, testing::ValuesIn(golden_names("routing")),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 // The golden file of the authors' settings is the one of the others, but for what the variant sets.
 TEST(Routing, TheOfficialVariantIsThatOfTheGoldenFile) {
   const auto settings = [](const char* name) {
-    RoutingConfig c;
-    set_fields(c, GoldenFile("routing", name).settings);
-    return c;
+    return GoldenFile("routing", name).config<RoutingConfig>();
   };
   const auto fields = [](RoutingConfig c) { return to_json(c); };
   EXPECT_EQ(fields(routing_variant(settings("separate"), RoutingVariant::official)),
@@ -108,12 +103,12 @@ TEST(Routing, TheOfficialVariantIsThatOfTheGoldenFile) {
 
 // ----------------------------------------------------------------------------------------- layer
 
-constexpr int64_t kWidth = 8, kHead = 4;
+constexpr int64_t kRoutingWidth = 8, kRoutingHead = 4;
 
 /// Two routing heads and no others, without relative positions.
 RoutingOptions pure(int64_t clusters, int64_t window) {
-  return {.d_model = kWidth,
-          .d_head = kHead,
+  return {.d_model = kRoutingWidth,
+          .d_head = kRoutingHead,
           .routing_heads = 2,
           .clusters = clusters,
           .window = window,
@@ -122,18 +117,18 @@ RoutingOptions pure(int64_t clusters, int64_t window) {
           .relative = Scheme::normal(0.5)};
 }
 
-const Init init{.gen = Generator{4}, .dtype = DType::f64};
+const Init routing_init{.gen = Generator{4}, .dtype = DType::f64};
 
-Tensor rows_of(int64_t batch, int64_t length, uint64_t seed = 1) {
-  Tensor x = normal({batch, length, kWidth}, Generator{seed}, 0, 1, DType::f64);
+Tensor routing_rows(int64_t batch, int64_t length, uint64_t seed = 1) {
+  Tensor x = normal({batch, length, kRoutingWidth}, Generator{seed}, 0, 1, DType::f64);
   return set_requires_grad(x);
 }
 
 /// [B, L, H d] -> [B, H, L, d].
-Tensor heads_of(const Tensor& x) { return transpose(unflatten(x, -1, 2, kHead), 1, 2); }
+Tensor heads_of(const Tensor& x) { return transpose(unflatten(x, -1, 2, kRoutingHead), 1, 2); }
 
 /// Dense causal attention on LN0(q), with logits that are not scaled.
-Tensor dense(RoutingAttention& layer, const Tensor& x) {
+Tensor dense_routing(RoutingAttention& layer, const Tensor& x) {
   const auto linear_of = [&](const char* name, const Tensor& rows) {
     return linear(rows, parameter(layer, std::string(name) + ".weight"));
   };
@@ -157,9 +152,9 @@ std::vector<Tensor> with_gradients(Module& layer, const Tensor& x, const Tensor&
   return all;
 }
 
-void expect_dense(RoutingAttention& layer, int64_t length) {
-  const Tensor x = rows_of(2, length);
-  const auto expected = with_gradients(layer, x, dense(layer, x));
+void expect_dense_routing(RoutingAttention& layer, int64_t length) {
+  const Tensor x = routing_rows(2, length);
+  const auto expected = with_gradients(layer, x, dense_routing(layer, x));
   const auto found = with_gradients(layer, x, layer.forward(x, {}, Pass{}).y);
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_LE(distance(found[i], expected[i]), 1e-12) << i << " of " << length;
@@ -170,15 +165,15 @@ TEST(Routing, OneClusterOfAllTokensIsDenseAttention) {
   for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
     RoutingOptions o = pure(1, 64);
     o.select = select;
-    RoutingAttention layer(o, init);
-    for (const int64_t length : {1, 2, 17, 64}) expect_dense(layer, length);
+    RoutingAttention layer(o, routing_init);
+    for (const int64_t length : {1, 2, 17, 64}) expect_dense_routing(layer, length);
   }
 }
 
 TEST(Routing, ClustersOfAllTokensAreDenseAttentionToo) {
   for (const int64_t clusters : {2, 5}) {
-    RoutingAttention layer(pure(clusters, 40), init);
-    for (const int64_t length : {1, 23, 40}) expect_dense(layer, length);
+    RoutingAttention layer(pure(clusters, 40), routing_init);
+    for (const int64_t length : {1, 23, 40}) expect_dense_routing(layer, length);
   }
 }
 
@@ -191,8 +186,8 @@ Tensor lists(const std::vector<int32_t>& members, int64_t clusters) {
 TEST(Routing, ATokenInNoGroupGivesZeroAndInTwoTheirMean) {
   RoutingOptions o = pure(2, 3);
   o.routing_clip = 2;
-  RoutingAttention layer(o, init);
-  const Tensor x = rows_of(1, 6);
+  RoutingAttention layer(o, routing_init);
+  const Tensor x = routing_rows(1, 6);
   const auto of = [&](const std::vector<int32_t>& members) {
     LayerContext ctx;
     ctx.choices = {lists(members, 2)};
@@ -202,7 +197,7 @@ TEST(Routing, ATokenInNoGroupGivesZeroAndInTwoTheirMean) {
                second = of({-1, -1, -1, 1, 2, 4});
   const auto row = [](const Tensor& y, int64_t i) { return contiguous(select(y, 1, i).detach()); };
   for (const int64_t none : {3, 5})
-    EXPECT_EQ(distance(row(both, none), zeros({1, kWidth}, DType::f64)), 0);
+    EXPECT_EQ(distance(row(both, none), zeros({1, kRoutingWidth}, DType::f64)), 0);
   for (const int64_t two : {1, 2}) {
     EXPECT_LE(distance(row(both, two), mul(add(row(first, two), row(second, two)), 0.5)), 1e-14);
   }
@@ -211,11 +206,11 @@ TEST(Routing, ATokenInNoGroupGivesZeroAndInTwoTheirMean) {
   backward(sum(square(both)));
   const Tensor dx = grad(x);
   for (const int64_t none : {3, 5})
-    EXPECT_EQ(distance(row(dx, none), zeros({1, kWidth}, DType::f64)), 0);
-  EXPECT_GT(distance(row(dx, 1), zeros({1, kWidth}, DType::f64)), 1e-3);
+    EXPECT_EQ(distance(row(dx, none), zeros({1, kRoutingWidth}, DType::f64)), 0);
+  EXPECT_GT(distance(row(dx, 1), zeros({1, kRoutingWidth}, DType::f64)), 1e-3);
   // With the authors' epsilon a token in one group is divided by 1.01.
   o.scatter_eps = 1e-2;
-  RoutingAttention shrunk(o, init);
+  RoutingAttention shrunk(o, routing_init);
   LayerContext ctx;
   ctx.choices = {lists({0, 1, 2, 1, 2, 4}, 2)};
   const Tensor y = shrunk.forward(x, ctx, Pass{}).y;
@@ -288,7 +283,7 @@ TEST(Routing, CentroidsFollowAScalarReference) {
   for (const CentroidUpdate update : kUpdates) {
     for (const double decay : {0.9, 0.999}) {
       Centroids centroids(
-          {.clusters = k, .width = d, .update = update, .decay = decay, .radius = 2}, init);
+          {.clusters = k, .width = d, .update = update, .decay = decay, .radius = 2}, routing_init);
       Scalars scalars;
       const std::vector<double> first = centroids.means().to_vector<double>();
       for (int64_t c = 0; c < k; ++c) {
@@ -332,12 +327,12 @@ TEST(Routing, DecayOfZeroGivesTheBatchAndOfOneNothing) {
   constexpr int64_t k = 3, d = 4;
   const Tensor x = tokens_near(30, d, 3);
   for (const CentroidUpdate update : kUpdates) {
-    Centroids still({.clusters = k, .width = d, .update = update, .decay = 1}, init);
+    Centroids still({.clusters = k, .width = d, .update = update, .decay = 1}, routing_init);
     const Tensor before = clone(still.means());
     still.after_step({.statistics = sums_of(still, x).sums});
     EXPECT_LE(distance(still.means(), before), 1e-15) << static_cast<int>(update);
 
-    Centroids fresh({.clusters = k, .width = d, .update = update, .decay = 0}, init);
+    Centroids fresh({.clusters = k, .width = d, .update = update, .decay = 0}, routing_init);
     const std::vector<Tensor> sums = sums_of(fresh, x).sums;
     fresh.after_step({.statistics = sums});
     const Tensor count = unsqueeze(sums[0], 2), mean = div(sums[1], count);
@@ -360,7 +355,7 @@ TEST(Routing, DecayOfZeroGivesTheBatchAndOfOneNothing) {
 TEST(Routing, AnEmptyClusterKeepsItsDirectionAndTokensAreCounted) {
   constexpr int64_t k = 3, d = 4;
   for (const CentroidUpdate update : kUpdates) {
-    Centroids centroids({.clusters = k, .width = d, .update = update, .decay = 0.5}, init);
+    Centroids centroids({.clusters = k, .width = d, .update = update, .decay = 0.5}, routing_init);
     const Tensor first = clone(centroids.means());
     const std::vector<double> mu = first.to_vector<double>();
     // All tokens are the first centroid, longer ones and shorter ones.
@@ -399,7 +394,8 @@ TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
   };
   for (const CentroidUpdate update : kUpdates) {
     Centroids centroids(
-        {.heads = H, .clusters = k, .width = d, .update = update, .decay = 0.9, .radius = 2}, init);
+        {.heads = H, .clusters = k, .width = d, .update = update, .decay = 0.9, .radius = 2},
+        routing_init);
     centroids.start_from({x}, lengths, Generator{12});
     const std::vector<double> found = centroids.means().to_vector<double>(),
                               counted = centroids.counts().to_vector<double>();
@@ -452,7 +448,7 @@ TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
       }
     }
   }
-  Centroids many({.clusters = 12, .width = d}, init);
+  Centroids many({.clusters = 12, .width = d}, routing_init);
   const std::string message =
       message_of<ValueError>([&] { many.start_from({tokens_near(11, d, 3)}, {}, Generator{12}); });
   EXPECT_TRUE(contains(message, "12 clusters start at tokens of a batch, which has 11")) << message;
@@ -460,7 +456,7 @@ TEST(Routing, CentroidsStartWhereAScalarReferencePutsThem) {
 
 TEST(Routing, AnEmptyClusterTakesHalfOfTheFullestIfAsked) {
   Centroids centroids({.clusters = 4, .width = 6, .decay = 0, .radius = 3, .reseed_below = 1},
-                      init);
+                      routing_init);
   const Tensor x = normal({1, 1, 40, 6}, Generator{8}, 2, 0.1, DType::f64);
   const Statistics s =
       centroids.statistics({x}, {zeros({1, 1, 40}, DType::i32)}, ones({1, 1, 40}, DType::f64));
@@ -534,7 +530,7 @@ TEST(Routing, CentroidsOfSeparatedClustersFindTheNearestKeys) {
 
 // ----------------------------------------------------------------------------------- whole models
 
-RoutingConfig tiny() {
+RoutingConfig tiny_routing() {
   RoutingConfig c = routing_preset("tiny");
   c.vocab = 32;
   c.window = 5;
@@ -544,17 +540,15 @@ RoutingConfig tiny() {
   return c;
 }
 
-RoutingTransformer made(const RoutingConfig& c, DType dtype = DType::f64) {
-  RoutingTransformer model(c, Init{.gen = Generator{4}, .dtype = dtype});
-  randomise(model, 0.3, 9);
-  return model;
+RoutingTransformer randomised_routing(const RoutingConfig& c, DType dtype = DType::f64) {
+  return randomised<RoutingTransformer>(c, Init{.gen = Generator{4}, .dtype = dtype}, 0.3, 9);
 }
 
 TEST(Routing, NothingFlowsBackWithinChosenGroups) {
   for (const bool share : {true, false}) {
-    RoutingConfig c = tiny();
+    RoutingConfig c = tiny_routing();
     c.share_qk = share;
-    RoutingTransformer model = made(c);
+    RoutingTransformer model = randomised_routing(c);
     const Tensor tokens = unsqueeze(iota(27), 0);  // each token occurs once
     Tensor table = parameter(model, "embed.token.weight");
     for (const int64_t i : {0, 1, 7, 20, 26}) {
@@ -584,13 +578,13 @@ double change_before(const RoutingTransformer& model, int64_t at) {
 // Later tokens compete for the places of a group, and so decide which earlier ones are in it; where
 // each token joins a cluster and sees the last members, they decide nothing.
 TEST(Routing, LaterTokensDecideWhoIsInAGroup) {
-  RoutingConfig c = tiny();
-  EXPECT_GT(change_before(made(c), 14), 1e-3);
+  RoutingConfig c = tiny_routing();
+  EXPECT_GT(change_before(randomised_routing(c), 14), 1e-3);
   c.window = 27;
-  EXPECT_LE(change_before(made(c), 14), 1e-13);
+  EXPECT_LE(change_before(randomised_routing(c), 14), 1e-13);
   c.window = 5;
   c.select = RoutingSelect::argmax_recent;
-  EXPECT_LE(change_before(made(c), 14), 1e-13);
+  EXPECT_LE(change_before(randomised_routing(c), 14), 1e-13);
 }
 
 TEST(Routing, RanksAreDistancesWhereOneGroupHoldsAllTokens) {
@@ -598,8 +592,8 @@ TEST(Routing, RanksAreDistancesWhereOneGroupHoldsAllTokens) {
     RoutingOptions o = pure(1, 30);
     o.select = select;
     o.routing_clip = 7;
-    RoutingAttention layer(o, init);
-    const Tensor x = rows_of(2, 30);
+    RoutingAttention layer(o, routing_init);
+    const Tensor x = routing_rows(2, 30);
     const auto linear_of = [&](const char* name, const Tensor& rows) {
       return linear(rows, parameter(layer, std::string(name) + ".weight"));
     };
@@ -635,8 +629,8 @@ TEST(Routing, HidesATokenFromItselfHoweverLargeItsLogitIs) {
       o.mask_self = true;
       o.routing_clip = clip;
       o.weights = Scheme::normal(500);
-      RoutingAttention layer(o, init);
-      const Tensor x = rows_of(1, length);
+      RoutingAttention layer(o, routing_init);
+      const Tensor x = routing_rows(1, length);
       const std::vector<double> p = flatten(layer.probabilities(x, {})).to_vector<double>();
       for (int64_t h = 0; h < 2; ++h) {
         for (int64_t i = 0; i < length; ++i) {
@@ -674,9 +668,9 @@ std::vector<Statistics> counted(const RoutingTransformer& model, const Tensor& t
 
 TEST(Routing, StatisticsOfPartsAddUpToThoseOfTheBatch) {
   for (const bool share : {true, false}) {
-    RoutingConfig c = tiny();
+    RoutingConfig c = tiny_routing();
     c.share_qk = share;
-    RoutingTransformer model = made(c), other = made(c);
+    RoutingTransformer model = randomised_routing(c), other = randomised_routing(c);
     const Tensor tokens = some_tokens(4, 29, 32);
     std::vector<Statistics> parts;
     for (int64_t b = 0; b < 4; ++b) {
@@ -691,7 +685,7 @@ TEST(Routing, StatisticsOfPartsAddUpToThoseOfTheBatch) {
   }
 }
 
-std::vector<std::vector<double>> buffers_of(Module& module) {
+std::vector<std::vector<double>> routing_buffers(Module& module) {
   std::vector<std::vector<double>> all;
   for (const NamedTensor& b : named_buffers(module)) {
     all.push_back(cast(b.tensor, DType::f64).to_vector<double>());
@@ -703,10 +697,10 @@ TEST(Routing, OnlyTheEndOfAStepMovesCentroids) {
   std::vector<std::vector<double>> expected;
   for (const char* policy : {"standard", "checkpoint", "checkpoint:2", "lean", "selective",
                              "reversible", "reversible:exact"}) {
-    RoutingConfig c = tiny();
+    RoutingConfig c = tiny_routing();
     c.memory = policy;
-    RoutingTransformer model = made(c, DType::f32);
-    const auto before = buffers_of(model);
+    RoutingTransformer model = randomised_routing(c, DType::f32);
+    const auto before = routing_buffers(model);
     const Tensor tokens = some_tokens(2, 29, 32);
     model.loss(tokens, tokens, {}, Pass{});
     model.logits(tokens, Pass{});
@@ -716,10 +710,10 @@ TEST(Routing, OnlyTheEndOfAStepMovesCentroids) {
     }
     const LanguageModel::Losses losses = model.loss(tokens, tokens, {}, training);
     backward(losses.total());
-    EXPECT_EQ(buffers_of(model), before) << policy;
+    EXPECT_EQ(routing_buffers(model), before) << policy;
     EXPECT_EQ(losses.statistics.size(), 2u);
     end_step(model, 0, Generator{1}, losses.statistics);
-    const auto after = buffers_of(model);
+    const auto after = routing_buffers(model);
     EXPECT_NE(after, before);
     // Reversible layers are another function; all others count the same, bit for bit.
     if (expected.empty()) expected = after;
@@ -730,11 +724,11 @@ TEST(Routing, OnlyTheEndOfAStepMovesCentroids) {
 
 TEST(Routing, CentroidsOfEachLayerStartFromItsRowsIfAsked) {
   for (const bool share : {true, false}) {
-    RoutingConfig c = tiny();
+    RoutingConfig c = tiny_routing();
     c.share_qk = share;
-    RoutingTransformer still = made(c);
+    RoutingTransformer still = randomised_routing(c);
     c.centroid_init = CentroidInit::data;
-    RoutingTransformer model = made(c);
+    RoutingTransformer model = randomised_routing(c);
     const Tensor tokens = some_tokens(2, 23, 32);
     const auto means = [](const RoutingTransformer& of, int64_t layer) {
       return clone(of.attention(layer).centroids().means());
@@ -758,9 +752,9 @@ TEST(Routing, CentroidsOfEachLayerStartFromItsRowsIfAsked) {
 
 TEST(Routing, ReversibleGradientsAreThoseOfTheSameStreamsStored) {
   const auto step = [](const char* policy) {
-    RoutingConfig c = tiny();
+    RoutingConfig c = tiny_routing();
     c.memory = policy;
-    RoutingTransformer model = made(c);
+    RoutingTransformer model = randomised_routing(c);
     const Tensor tokens = some_tokens(2, 29, 32);
     const LanguageModel::Losses losses = model.loss(tokens, tokens, {}, training);
     backward(losses.total());
@@ -781,8 +775,8 @@ TEST(Routing, PaddingChangesNeitherRowsNorCentroids) {
       o.share_qk = share;
       o.local_heads = 1;
       o.routing_clip = o.local_clip = 3;
-      RoutingAttention layer(o, init);
-      const Tensor x = rows_of(1, 20).detach();
+      RoutingAttention layer(o, routing_init);
+      const Tensor x = routing_rows(1, 20).detach();
       LayerContext ctx;
       ctx.pattern = patterns::local_block(4);
       for (const int64_t length : {1, 3, 13, 20}) {
@@ -806,7 +800,7 @@ TEST(Routing, StepsHaveTheSameBitsForAnyNumberOfThreads) {
   const int before = num_threads();
   for (const int threads : {1, 2, 3, 2}) {
     set_num_threads(threads);
-    RoutingTransformer model = made(tiny(), DType::f32);
+    RoutingTransformer model = randomised_routing(tiny_routing(), DType::f32);
     std::vector<std::vector<double>> all;
     for (int64_t step = 0; step < 3; ++step) {
       const Tensor tokens = some_tokens(2, 61, 32, static_cast<uint64_t>(step));
@@ -817,7 +811,7 @@ TEST(Routing, StepsHaveTheSameBitsForAnyNumberOfThreads) {
     for (const Tensor& p : parameters(model)) {
       all.push_back(cast(grad(p), DType::f64).to_vector<double>());
     }
-    for (auto& b : buffers_of(model)) all.push_back(std::move(b));
+    for (auto& b : routing_buffers(model)) all.push_back(std::move(b));
     if (expected.empty()) expected = all;
     EXPECT_EQ(all, expected) << threads;
   }
@@ -829,10 +823,10 @@ TEST(Routing, GradientsOfTheWholeTinyModel) {
     for (const RoutingSelect select : {RoutingSelect::topw, RoutingSelect::argmax_recent}) {
       for (const bool share : {true, false}) {
         if (!share && (variant == RoutingVariant::lucid || select != RoutingSelect::topw)) continue;
-        RoutingConfig c = routing_variant(tiny(), variant);
+        RoutingConfig c = routing_variant(tiny_routing(), variant);
         c.select = select;
         c.share_qk = share;
-        RoutingTransformer model = made(c);
+        RoutingTransformer model = randomised_routing(c);
         const Tensor tokens = some_tokens(2, 21, 32), targets = some_tokens(2, 21, 32, 5);
         const auto loss = [&] { return model.loss(tokens, targets, {}, training).total(); };
         EXPECT_EQ(check_parameter_gradients(model, loss), "")
@@ -850,15 +844,15 @@ TEST(Routing, GradientsOfALayerWithChosenGroups) {
     o.local_clip = o.routing_clip = 2;
     o.commitment = 0.5;
     o.dropout = 0.2f;
-    RoutingAttention layer(o, init);
+    RoutingAttention layer(o, routing_init);
     LayerContext ctx;
     ctx.pattern = patterns::local_block(4);
-    ctx.choices = layer.forward(rows_of(2, 11), ctx, training).choices;
+    ctx.choices = layer.forward(routing_rows(2, 11), ctx, training).choices;
     const auto loss = [&](const std::vector<Tensor>& in) {
       const Output out = layer.forward(in[0], ctx, training);
       return std::vector<Tensor>{out.y, out.losses[0].value};
     };
-    const GradcheckResult result = gradcheck(loss, {rows_of(2, 11)});
+    const GradcheckResult result = gradcheck(loss, {routing_rows(2, 11)});
     EXPECT_TRUE(result) << result.message;
   }
 }
@@ -867,7 +861,8 @@ TEST(Routing, GradientsOfALayerWithChosenGroups) {
 
 /// Returns the largest difference between token-by-token decoding and one pass over all tokens so
 /// far.
-double decoding_error(const RoutingTransformer& model, const Tensor& tokens, int64_t prompt) {
+double routing_decoding_error(const RoutingTransformer& model, const Tensor& tokens,
+                              int64_t prompt) {
   const NoGrad off;
   const auto state = model.start_decoding(tokens.dim(0));
   double worst = 0;
@@ -885,11 +880,12 @@ TEST(Routing, RecentMembersAreDecodedAsTrained) {
   const Tensor tokens = some_tokens(3, 40, 32);
   for (const int64_t window : {1, 2, 5, 50}) {
     for (const RoutingVariant variant : {RoutingVariant::official, RoutingVariant::lucid}) {
-      RoutingConfig c = routing_variant(tiny(), variant);
+      RoutingConfig c = routing_variant(tiny_routing(), variant);
       c.select = RoutingSelect::argmax_recent;
       c.window = window;
       for (const int64_t prompt : {1, 9}) {
-        EXPECT_LE(decoding_error(made(c), tokens, prompt), 1e-12) << window << " " << prompt;
+        EXPECT_LE(routing_decoding_error(randomised_routing(c), tokens, prompt), 1e-12)
+            << window << " " << prompt;
       }
     }
   }
@@ -900,7 +896,7 @@ TEST(Routing, RecentMembersAreDecodedAsTrained) {
 // more layers, or with several tokens at once, decoding differs.
 TEST(Routing, TheNearestTokensAreDecodedAsIfEachTokenWereTheLast) {
   const Tensor tokens = some_tokens(3, 40, 32);
-  RoutingConfig c = tiny();
+  RoutingConfig c = tiny_routing();
   c.n_layer = 1;
   const auto error = [&](const RoutingTransformer& model) {
     const NoGrad off;
@@ -913,27 +909,27 @@ TEST(Routing, TheNearestTokensAreDecodedAsIfEachTokenWereTheLast) {
     }
     return worst;
   };
-  EXPECT_LE(error(made(c)), 1e-12);
+  EXPECT_LE(error(randomised_routing(c)), 1e-12);
   c.share_qk = false;  // queries and keys are in groups of their own, with ranks on both sides
-  EXPECT_LE(error(made(c)), 1e-12);
+  EXPECT_LE(error(randomised_routing(c)), 1e-12);
   c.routing_clip = -1;
-  EXPECT_LE(error(made(c)), 1e-12);
+  EXPECT_LE(error(randomised_routing(c)), 1e-12);
   c.routing_clip = 8;
   c.share_qk = true;
   c.scatter_eps = 0.01;
   c.mask_self = true;
-  EXPECT_LE(error(made(c)), 1e-12);
+  EXPECT_LE(error(randomised_routing(c)), 1e-12);
   c.n_layer = 2;
-  EXPECT_GT(error(made(c)), 1e-6);
+  EXPECT_GT(error(randomised_routing(c)), 1e-6);
   c.window = 40;  // all tokens are in all groups
-  EXPECT_LE(error(made(c)), 1e-12);
+  EXPECT_LE(error(randomised_routing(c)), 1e-12);
 }
 
 TEST(Routing, BeamsTakeTheirGroupsAlong) {
   const NoGrad off;
-  RoutingConfig c = tiny();
+  RoutingConfig c = tiny_routing();
   c.select = RoutingSelect::argmax_recent;
-  const RoutingTransformer model = made(c);
+  const RoutingTransformer model = randomised_routing(c);
   const Tensor tokens = some_tokens(2, 20, 32);
   const auto state = model.start_decoding(2);
   model.decode(tokens, *state);
@@ -959,7 +955,7 @@ TEST(Routing, AModelWithoutTrainingDecodes) {
 // ------------------------------------------------------------------------------------------ other
 
 TEST(Routing, MapsAreTheProbabilitiesOfGroups) {
-  const RoutingTransformer model = made(tiny());
+  const RoutingTransformer model = randomised_routing(tiny_routing());
   const Tensor tokens = some_tokens(1, 23, 32);
   const Tensor map = model.attention_map(tokens, 1);  // a local and a routing head
   ASSERT_EQ(map.shape(), (Shape{2, 23, 23}));
@@ -987,10 +983,10 @@ TEST(Routing, MapsAreTheProbabilitiesOfGroups) {
 }
 
 TEST(Routing, ReportsHowDifferentlyHeadsAttend) {
-  RoutingConfig c = tiny();
+  RoutingConfig c = tiny_routing();
   c.d_head = 8;
   c.local_heads = c.routing_heads = 2;
-  const RoutingTransformer model = made(c);
+  const RoutingTransformer model = randomised_routing(c);
   const Tensor tokens = some_tokens(1, 23, 32);
   const std::vector<std::string> lines = model.report(tokens);
   ASSERT_EQ(lines.size(), 2u);
@@ -1003,13 +999,13 @@ TEST(Routing, ReportsHowDifferentlyHeadsAttend) {
                   "to the same token)",
                   d[1], both, d[11]));
   c.routing_layers = 1;
-  EXPECT_EQ(made(c).report(tokens).size(), 1u);
+  EXPECT_EQ(randomised_routing(c).report(tokens).size(), 1u);
   c.local_heads = 0;  // nothing to compare
-  EXPECT_TRUE(made(c).report(tokens).empty());
+  EXPECT_TRUE(randomised_routing(c).report(tokens).empty());
 }
 
 TEST(Routing, SaysHowFullClustersAre) {
-  RoutingTransformer model = made(tiny());
+  RoutingTransformer model = randomised_routing(tiny_routing());
   const Tensor tokens = some_tokens(2, 30, 32);
   end_step(model, 0, Generator{1}, counted(model, tokens));
   const ClusterOccupancy now = model.occupancy();
@@ -1023,14 +1019,15 @@ TEST(Routing, SaysHowFullClustersAre) {
   EXPECT_EQ(model.log_values().size(), 6u);
   EXPECT_NE(model.remark(40).find("4 groups of 5 tokens hold 0.50 times the 40"),
             std::string::npos);
-  RoutingConfig c = tiny();
+  RoutingConfig c = tiny_routing();
   c.routing_layers = 0;
-  EXPECT_TRUE(made(c).log_values().empty());
-  EXPECT_THROW(made(c).occupancy(), NotImplemented);
+  EXPECT_TRUE(randomised_routing(c).log_values().empty());
+  EXPECT_THROW(randomised_routing(c).occupancy(), NotImplemented);
 }
 
 TEST(Routing, MapsOfLocalHeadsAreProbabilitiesWhateverTheirRelativeValues) {
-  const RoutingTransformer model = made(routing_variant(tiny(), RoutingVariant::official));
+  const RoutingTransformer model =
+      randomised_routing(routing_variant(tiny_routing(), RoutingVariant::official));
   const Tensor map = model.attention_map(some_tokens(1, 21, 32), 1);  // [H, L, L]
   const Tensor sums = sum(contiguous(narrow(map, 0, 0, model.config().local_heads)), {2});
   for (const double total : cast(sums, DType::f64).to_vector<double>()) {

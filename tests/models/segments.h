@@ -20,20 +20,11 @@ namespace longspan::test {
 
 // What the tests of models with a memory between segments have in common.
 
-/// Returns symbols that depend only on the previous token.
-inline int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
-
 /// Returns the entry of a causal model of 17 tokens, without what it sees and costs.
 ///   dropping  the configuration with dropout
 template <class Model, class Config>
-ModelInfo streamed_entry(const std::string& name, const Config& c, Config dropping) {
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Model>(c, init); };
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Model>(dropping, init);
-  };
+ModelInfo streamed_entry(const std::string& name, const Config& c, const Config& dropping) {
+  ModelInfo m = entry_of<Model>(name, c, dropping);
   m.task = successor;
   m.counted_from = 1;
   return m;
@@ -107,8 +98,7 @@ inline SegmentMemory train_on_segments(const GoldenFile& golden, const LanguageM
     logits.push_back(memory_length(model) > 0
                          ? need<Streams>(model).logits_after(same, part(tokens))
                          : model.logits(part(tokens), Pass{}));
-    const Pass pass{.training = true, .gen = Generator{1}};
-    auto result = model.loss(part(tokens), part(targets), memory, pass);
+    auto result = model.loss(part(tokens), part(targets), memory, training);
     f(result);
     memory = std::move(result.memory);
     begin = end;

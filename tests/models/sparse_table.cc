@@ -1,14 +1,15 @@
 #include "core/kernels/copy.h"
 #include "models/sparse_transformer/sparse_transformer.h"
-#include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
 /// Replaces the classifier's zero initialisation, as in the paper, with random weights. A zero
 /// classifier would hide differences between models.
-std::unique_ptr<LanguageModel> made(const SparseTransformerConfig& c, const Init& init) {
+std::unique_ptr<LanguageModel> with_random_head(const SparseTransformerConfig& c,
+                                                const Init& init) {
   auto model = std::make_unique<SparseTransformer>(c, init);
   if (init.meta) return model;
   Tensor head = parameter(*model, "head.weight");
@@ -17,9 +18,9 @@ std::unique_ptr<LanguageModel> made(const SparseTransformerConfig& c, const Init
   return model;
 }
 
-ModelInfo sparse(const std::string& name, const char* sets, Integration integration,
-                 const std::function<bool(int64_t, int64_t)>& sees,
-                 const std::function<void(SparseTransformerConfig&)>& change = {}) {
+ModelInfo sparse_info(const std::string& name, const char* sets, Integration integration,
+                      const std::function<bool(int64_t, int64_t)>& sees,
+                      const std::function<void(SparseTransformerConfig&)>& change = {}) {
   SparseTransformerConfig c = sparse_transformer_preset("tiny");
   c.vocab = 17;
   c.n_max = 12;
@@ -30,15 +31,15 @@ ModelInfo sparse(const std::string& name, const char* sets, Integration integrat
   if (change) change(c);
   ModelInfo m;
   m.name = name;
-  m.make = [c](const Init& init) { return made(c, init); };
+  m.make = [c](const Init& init) { return with_random_head(c, init); };
   SparseTransformerConfig dropping = c;
   dropping.dropout = 0.1f;
   m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
     dropping.memory = memory;
-    return made(dropping, init);
+    return with_random_head(dropping, init);
   };
   m.sees = [sees](int64_t i, int64_t j) { return j <= i && sees(i, j); };
-  m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.task = period_three;
   m.macs = [c](int64_t l) { return macs_of(c, l); };
   m.counted_from = 4;
   m.steps = 400;
@@ -47,14 +48,14 @@ ModelInfo sparse(const std::string& name, const char* sets, Integration integrat
 
 bool in_summary(int64_t j) { return j % 4 >= 2; }  // two heads, sub-blocks of one column
 
-const RegisteredModel fixed =
-    sparse("sparse_fixed_merged", "block,summary", Integration::merged,
-           [](int64_t i, int64_t j) { return i / 4 == j / 4 || in_summary(j); });
-const RegisteredModel strided = sparse(
+const RegisteredModel sparse_fixed_merged =
+    sparse_info("sparse_fixed_merged", "block,summary", Integration::merged,
+                [](int64_t i, int64_t j) { return i / 4 == j / 4 || in_summary(j); });
+const RegisteredModel sparse_strided_merged = sparse_info(
     "sparse_strided_merged", "local,strided", Integration::merged,
     [](int64_t i, int64_t j) { return i - j < 4 || (i - j) % 4 == 0; },
     [](SparseTransformerConfig& c) { c.pos_before_shift = true; });
-const RegisteredModel paper_window = sparse(
+const RegisteredModel sparse_strided_merged_paper_window = sparse_info(
     "sparse_strided_merged_paper_window", "local,strided", Integration::merged,
     [](int64_t i, int64_t j) { return i - j <= 4 || (i - j) % 4 == 0; },
     [](SparseTransformerConfig& c) {
@@ -62,22 +63,23 @@ const RegisteredModel paper_window = sparse(
       c.qk_ratio = 0.5;
     });
 // Two layers, in either order, connect every pair of positions.
-const RegisteredModel interleaved = sparse(
+const RegisteredModel sparse_strided_interleaved = sparse_info(
     "sparse_strided_interleaved", "strided,local", Integration::interleave,
     [](int64_t, int64_t) { return true; },
     [](SparseTransformerConfig& c) {
       c.position_shape = {2, 3, 2};
     });
-const RegisteredModel multihead =
-    sparse("sparse_fixed_multihead", "block,summary", Integration::multihead,
-           [](int64_t i, int64_t j) { return i / 4 == j / 4 || j % 4 == 3; });
-const RegisteredModel strided_heads =
-    sparse("sparse_strided_multihead", "local,strided", Integration::multihead,
-           [](int64_t i, int64_t j) { return i - j < 4 || (i - j) % 4 == 0; });
-const RegisteredModel local = sparse("sparse_local_only", "local", Integration::interleave,
-                                     [](int64_t i, int64_t j) { return i - j < 4; });
-const RegisteredModel dense =
-    sparse("sparse_dense", "dense", Integration::merged, [](int64_t, int64_t) { return true; });
+const RegisteredModel sparse_fixed_multihead =
+    sparse_info("sparse_fixed_multihead", "block,summary", Integration::multihead,
+                [](int64_t i, int64_t j) { return i / 4 == j / 4 || j % 4 == 3; });
+const RegisteredModel sparse_strided_multihead =
+    sparse_info("sparse_strided_multihead", "local,strided", Integration::multihead,
+                [](int64_t i, int64_t j) { return i - j < 4 || (i - j) % 4 == 0; });
+const RegisteredModel sparse_local_only =
+    sparse_info("sparse_local_only", "local", Integration::interleave,
+                [](int64_t i, int64_t j) { return i - j < 4; });
+const RegisteredModel sparse_dense = sparse_info("sparse_dense", "dense", Integration::merged,
+                                                 [](int64_t, int64_t) { return true; });
 
 }  // namespace
 }  // namespace longspan::test

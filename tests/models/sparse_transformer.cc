@@ -19,15 +19,13 @@
 #include "ops/softmax.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-const Init f32{.gen = Generator{7}};
-
-SparseTransformerConfig tiny(const char* sets, Integration integration) {
+SparseTransformerConfig tiny_sparse(const char* sets, Integration integration) {
   SparseTransformerConfig c = sparse_transformer_preset("tiny");
   c.index_sets = sets;
   c.integration = integration;
@@ -39,15 +37,15 @@ std::vector<SparseTransformerConfig> every_mode() {
   std::vector<SparseTransformerConfig> all;
   for (const char* sets :
        {"strided,local,local,local", "local,strided", "block,summary", "dense"}) {
-    all.push_back(tiny(sets, Integration::interleave));
+    all.push_back(tiny_sparse(sets, Integration::interleave));
   }
   for (const char* sets : {"local,strided", "block,summary", "strided"}) {
-    all.push_back(tiny(sets, Integration::merged));
+    all.push_back(tiny_sparse(sets, Integration::merged));
   }
   all.push_back(all[4]);
   all.back().paper_window = true;
   for (const char* sets : {"local,strided", "strided,local,block,summary", "block,summary"}) {
-    all.push_back(tiny(sets, Integration::multihead));
+    all.push_back(tiny_sparse(sets, Integration::multihead));
     all.push_back(all.back());
     all.back().n_head = 4;
   }
@@ -56,12 +54,6 @@ std::vector<SparseTransformerConfig> every_mode() {
 
 std::string name_of(const SparseTransformerConfig& c) {
   return std::string(name_of_value(c.integration)) + " " + c.index_sets;
-}
-
-SparseTransformer made(const SparseTransformerConfig& c, const Init& init = f64) {
-  SparseTransformer model(c, init);
-  randomise(model, 0.3, 21);
-  return model;
 }
 
 /// Implements the definitions of section 2 of the paper literally.
@@ -179,7 +171,7 @@ TEST(SparseTransformer, PresetsForImagesFollowTheAuthorsCode) {
     EXPECT_EQ(c.index_sets, std::string_view(name) == "cifar10" ? "strided,local,local,local"
                                                                 : "local,strided,local,local");
     c.n_layer = 1;
-    SparseTransformer model(c, f32);
+    SparseTransformer model(c, in_f32);
     EXPECT_NEAR(deviation(parameter(model, "embed.token.weight")), 0.01, 0.0002) << name;
     EXPECT_NEAR(deviation(parameter(model, "embed.begin")), 0.01, 0.002) << name;
     for (const char* axis : {"0", "1", "2"}) {
@@ -194,11 +186,11 @@ TEST(SparseTransformer, WideSetsAreDenseAttention) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 37, 11);
   const auto logits = [&](const char* sets, Integration integration, int64_t l, int64_t columns) {
-    SparseTransformerConfig c = tiny(sets, integration);
+    SparseTransformerConfig c = tiny_sparse(sets, integration);
     c.position_shape = {37};
     c.stride = l;
     c.columns = columns;
-    return made(c).logits(tokens, Pass{});
+    return randomised<SparseTransformer>(c).logits(tokens, Pass{});
   };
   const Tensor dense = logits("dense", Integration::merged, 5, 2);
   for (const int64_t l : {37, 38, 1000}) {
@@ -247,7 +239,7 @@ LayerContext of_layer(const SparseTransformer& model, int64_t layer, int64_t len
 TEST(SparseTransformer, EveryModeIsMaskedDenseAttention) {
   for (SparseTransformerConfig c : every_mode()) {
     c.qk_ratio = 0.5;
-    const SparseTransformer model = made(c);
+    const SparseTransformer model = randomised<SparseTransformer>(c);
     for (const int64_t length : {1, 4, 23, 37}) {
       MultiHead attention({.d_model = 16,
                            .n_head = c.n_head,
@@ -255,15 +247,15 @@ TEST(SparseTransformer, EveryModeIsMaskedDenseAttention) {
                            .d_value = 16 / c.n_head,
                            .qkv_bias = true,
                            .out_bias = true},
-                          ShawTables{}, f64);
+                          ShawTables{}, in_f64);
       randomise(attention, 0.5, 3);
       for (int64_t layer = 0; layer < 2; ++layer) {
         std::vector<Tensor> y, dx;
         for (const bool ours : {true, false}) {
-          Tensor x = f64.at("x").make({2, length, 16}, Scheme::normal(1));
+          Tensor x = in_f64.at("x").make({2, length, 16}, Scheme::normal(1));
           Tensor out = ours ? attention.forward(x, of_layer(model, layer, length), Pass{}).y
                             : attention.merge(masked_attention(attention.project(x), c, layer));
-          Tensor dy = f64.at("dy").make(out.shape(), Scheme::normal(1)).detach();
+          Tensor dy = in_f64.at("dy").make(out.shape(), Scheme::normal(1)).detach();
           for (const Tensor& w : parameters(attention)) set_grad(w, {});
           backward(out, dy);
           y.push_back(out.detach());
@@ -282,7 +274,7 @@ TEST(SparseTransformer, EveryModeIsMaskedDenseAttention) {
 
 TEST(SparseTransformer, MapsShowTheIndexSets) {
   for (const SparseTransformerConfig& c : every_mode()) {
-    const SparseTransformer model = made(c);
+    const SparseTransformer model = randomised<SparseTransformer>(c);
     for (int64_t layer = 0; layer < c.n_layer; ++layer) {
       const Tensor map = model.attention_map(some_tokens(1, 23, c.vocab), layer);
       const std::vector<float> p = map.to_vector<float>();
@@ -302,8 +294,8 @@ TEST(SparseTransformer, MapsShowTheIndexSets) {
 TEST(SparseTransformer, TheFutureHasNoInfluence) {
   const NoGrad off;
   for (const SparseTransformerConfig& c : every_mode()) {
-    for (const Init& init : {f64, f32}) {
-      const SparseTransformer model = made(c, init);
+    for (const Init& init : {in_f64, in_f32}) {
+      const SparseTransformer model = randomised<SparseTransformer>(c, init);
       const Tensor a = some_tokens(1, 37, c.vocab);
       const Tensor before = model.forward(a, Pass{});
       for (const int64_t t : {0, 4, 19, 36}) {
@@ -354,7 +346,7 @@ Matrix with_residual(Matrix m) {
 TEST(SparseTransformer, TwoStepsReachEveryEarlierPosition) {
   for (const int64_t length : {5, 37, 64}) {
     for (const int64_t l : {1, 5, 8}) {
-      SparseTransformerConfig c = tiny("local,strided", Integration::interleave);
+      SparseTransformerConfig c = tiny_sparse("local,strided", Integration::interleave);
       c.stride = l;
       c.columns = 1;
       const Matrix local = matrix_of(c, 0, length), strided = matrix_of(c, 1, length);
@@ -378,12 +370,12 @@ TEST(SparseTransformer, TwoStepsReachEveryEarlierPosition) {
 TEST(SparseTransformer, RecomputationChangesNoGradient) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
-    for (const Init& init : {f64, f32}) {
+    for (const Init& init : {in_f64, in_f32}) {
       std::vector<Tensor> grads[2];
       int64_t saved[2];
       for (const int i : {0, 1}) {
         c.memory = i == 0 ? "standard" : "checkpoint";
-        SparseTransformer model = made(c, init);
+        SparseTransformer model = randomised<SparseTransformer>(c, init);
         const Tensor tokens = some_tokens(2, 37, c.vocab), targets = some_tokens(2, 37, c.vocab, 2);
         const Tensor loss =
             model.loss(tokens, targets, {}, Pass{.training = true, .gen = Generator{3}}).loss;
@@ -409,7 +401,7 @@ TEST(SparseTransformer, DecodingIsTheFullPass) {
     all.back().pos_before_shift = all.back().begin_vector = all.back().tie_embedding = true;
   }
   for (const SparseTransformerConfig& c : all) {
-    const SparseTransformer model = made(c);
+    const SparseTransformer model = randomised<SparseTransformer>(c);
     const Tensor tokens = some_tokens(2, 37, c.vocab);
     const Tensor whole = model.logits(tokens, Pass{});
     for (const int64_t first : {1, 7}) {
@@ -427,7 +419,7 @@ TEST(SparseTransformer, DecodingIsTheFullPass) {
 // W_out is initialised to zero.
 TEST(SparseTransformer, LogitsStartAtZero) {
   for (const SparseTransformerConfig& c : every_mode()) {
-    for (const Init& init : {f64, f32}) {
+    for (const Init& init : {in_f64, in_f32}) {
       const SparseTransformer model(c, init);
       const Tensor tokens = some_tokens(2, 37, c.vocab);
       const Tensor logits = cast(model.logits(tokens, Pass{}).detach(), DType::f64);
@@ -443,7 +435,7 @@ TEST(SparseTransformer, GradientsOfEveryMode) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
     c.begin_vector = c.tie_embedding = c.n_head == 4;
-    SparseTransformer model = made(c);
+    SparseTransformer model = randomised<SparseTransformer>(c);
     const Tensor tokens = some_tokens(2, 37, c.vocab), targets = some_tokens(2, 37, c.vocab, 2);
     const Pass pass{.training = true, .gen = Generator{3}};
     EXPECT_EQ(check_parameter_gradients(
@@ -459,13 +451,13 @@ TEST(SparseTransformer, TheResidualStreamIsAsWideAtAnyDepth) {
   const NoGrad off;
   for (const SparseInit init : {SparseInit::code, SparseInit::paper_literal}) {
     const auto variance = [&](int64_t layers) {
-      SparseTransformerConfig c = tiny("block,summary", Integration::merged);
+      SparseTransformerConfig c = tiny_sparse("block,summary", Integration::merged);
       c.d_model = 64;
       c.d_ff = 256;
       c.n_layer = layers;
       c.init = init;
       c.final_norm_eps = 1e12;  // far above the variance, so that the norm only centres and scales
-      const SparseTransformer model(c, f64);
+      const SparseTransformer model(c, in_f64);
       const Tensor stream = mul(model.forward(some_tokens(2, 37, c.vocab), Pass{}), 1e6);
       return mean(square(stream)).item();
     };
@@ -477,12 +469,12 @@ TEST(SparseTransformer, TheResidualStreamIsAsWideAtAnyDepth) {
 
 // Rows of a summary head before the first summary see no key: their output is zero.
 TEST(SparseTransformer, RowsThatSeeNothingAreZero) {
-  SparseTransformerConfig c = tiny("summary", Integration::interleave);
+  SparseTransformerConfig c = tiny_sparse("summary", Integration::interleave);
   c.n_head = 1;
   c.stride = 8;
   c.columns = 3;
-  for (const Init& init : {f64, f32}) {
-    const SparseTransformer model = made(c, init);
+  for (const Init& init : {in_f64, in_f32}) {
+    const SparseTransformer model = randomised<SparseTransformer>(c, init);
     MultiHead attention({.d_model = 16, .n_head = 1}, ShawTables{}, init);
     randomise(attention, 0.5, 3);
     Tensor x = init.at("x").make({2, 21, 16}, Scheme::normal(1));
@@ -499,9 +491,9 @@ TEST(SparseTransformer, RowsThatSeeNothingAreZero) {
 
 // A nonfinite gradient halves the loss scale and changes no weight.
 TEST(SparseTransformer, AnInfiniteGradientHalvesTheLossScale) {
-  SparseTransformerConfig c = tiny("block,summary", Integration::merged);
+  SparseTransformerConfig c = tiny_sparse("block,summary", Integration::merged);
   c.precision = Precision::f16;
-  SparseTransformer model(c, f32);
+  SparseTransformer model(c, in_f32);
   AdamW optimizer(named_parameters(model));
   LossScale scale = LossScale::dynamic(65536, 1000);
   const Tensor tokens = some_tokens(2, 37, c.vocab), targets = some_tokens(2, 37, c.vocab, 2);
@@ -539,9 +531,9 @@ TEST(SparseTransformer, AnInfiniteGradientHalvesTheLossScale) {
 // A slot has the position of its target, or with pos_before_shift that of its token.
 TEST(SparseTransformer, SlotsHaveThePositionOfTheirTargetOrToken) {
   const NoGrad off;
-  SparseTransformerConfig c = tiny("dense", Integration::merged);
+  SparseTransformerConfig c = tiny_sparse("dense", Integration::merged);
   c.position_shape = {4, 5, 2};
-  FactorisedPositions grid(c.position_shape, 16, f64, Scheme::normal(1));
+  FactorisedPositions grid(c.position_shape, 16, in_f64, Scheme::normal(1));
   ASSERT_EQ(grid.size(), 40);
   const Tensor rows = grid.forward(13, 20);
   for (int64_t i = 0; i < 20; ++i) {
@@ -556,9 +548,9 @@ TEST(SparseTransformer, SlotsHaveThePositionOfTheirTargetOrToken) {
   // All tokens are equal, so only positions distinguish slots: shifting the position table by one
   // turns one variant into the other.
   c.n_layer = 1;
-  SparseTransformer standard = made(c);
+  SparseTransformer standard = randomised<SparseTransformer>(c);
   c.pos_before_shift = true;
-  SparseTransformer shifted = made(c);
+  SparseTransformer shifted = randomised<SparseTransformer>(c);
   const Tensor tokens = zeros({1, 6}, DType::i64);
   EXPECT_FALSE(same_bits(standard.forward(tokens, Pass{}), shifted.forward(tokens, Pass{})));
   for (SparseTransformer* model : {&standard, &shifted}) {
@@ -572,11 +564,11 @@ TEST(SparseTransformer, SlotsHaveThePositionOfTheirTargetOrToken) {
 
 TEST(SparseTransformer, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
   const NoGrad off;
-  SparseTransformerConfig c = tiny("local,strided", Integration::merged);
+  SparseTransformerConfig c = tiny_sparse("local,strided", Integration::merged);
   c.begin_vector = true;
   for (const bool before : {false, true}) {
     c.pos_before_shift = before;
-    const SparseTransformer model = made(c);
+    const SparseTransformer model = randomised<SparseTransformer>(c);
     Tensor tokens = some_tokens(2, 9, c.vocab);
     const Tensor y = model.logits(tokens, Pass{});
     tokens.mut().as<int64_t>()[0] = (tokens.view().as<int64_t>()[0] + 1) % c.vocab;
@@ -591,12 +583,12 @@ TEST(SparseTransformer, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
 TEST(SparseTransformer, StridedBeatsLocalOnVerticalStructure) {
   constexpr int64_t columns = 4, rows = 6, batch = 16;
   const auto last_loss = [&](const char* sets) {
-    SparseTransformerConfig c = tiny(sets, Integration::interleave);
+    SparseTransformerConfig c = tiny_sparse(sets, Integration::interleave);
     c.stride = columns;
     c.position_shape = {rows, columns};
     c.n_max = rows * columns;
     c.embed_std = 0.5;
-    SparseTransformer model(c, f32);
+    SparseTransformer model(c, in_f32);
     Adam adam(named_parameters(model));
     double loss = 0;
     for (int64_t step = 0; step <= 500; ++step) {
@@ -621,7 +613,7 @@ TEST(SparseTransformer, StridedBeatsLocalOnVerticalStructure) {
 
 TEST(SparseTransformer, EveryLengthFromOneOnTrains) {
   for (const SparseTransformerConfig& c : every_mode()) {
-    const SparseTransformer model = made(c, f32);
+    const SparseTransformer model = randomised<SparseTransformer>(c, in_f32);
     for (const int64_t length : {1, 2, 4, 5, 6, 36}) {
       const Tensor tokens = some_tokens(1, length, c.vocab);
       const Tensor loss =
@@ -636,11 +628,12 @@ TEST(SparseTransformer, EveryLengthFromOneOnTrains) {
 TEST(SparseTransformer, ColumnsThatNoSetHasMayBeAnyNumber) {
   for (const Integration integration : {Integration::interleave, Integration::multihead}) {
     for (const int64_t columns : {0, 6}) {  // of a stride of 5
-      SparseTransformerConfig c = tiny("local,strided", integration);
+      SparseTransformerConfig c = tiny_sparse("local,strided", integration);
       const Tensor tokens = some_tokens(1, 12, c.vocab),
-                   usual = made(c, f32).logits(tokens, Pass{});
+                   usual = randomised<SparseTransformer>(c, in_f32).logits(tokens, Pass{});
       c.columns = columns;
-      EXPECT_TRUE(same_bits(made(c, f32).logits(tokens, Pass{}), usual)) << columns;
+      EXPECT_TRUE(same_bits(randomised<SparseTransformer>(c, in_f32).logits(tokens, Pass{}), usual))
+          << columns;
     }
   }
 }

@@ -22,7 +22,7 @@ Tensor vectors(int64_t heads, int64_t length, int64_t width, double deviation = 
   return normal({1, heads, length, width}, Generator{7}, 0, deviation, DType::f64);
 }
 
-Tensor ids_of(const Tensor& q, int64_t rounds, const LshBuckets& buckets) {
+Tensor bucket_ids(const Tensor& q, int64_t rounds, const LshBuckets& buckets) {
   const Tensor rotations =
       lsh_rotations(Generator{3}, q.dim(1), rounds, q.dim(3), buckets, DType::f64);
   return lsh_buckets(q, rotations, buckets);
@@ -33,11 +33,11 @@ TEST(LshRecall, IsOneWhereAllTokensShareAChunk) {
   const LshBuckets buckets{4, 1};
   for (const bool causal : {false, true}) {
     LshOptions options{.buckets = 4, .chunk = 24, .same_bucket = false, .causal = causal};
-    const LshRecall all = lsh_recall(q, ids_of(q, 1, buckets), options, 5);
+    const LshRecall all = lsh_recall(q, bucket_ids(q, 1, buckets), options, 5);
     for (const double x : {all.keys, all.mass, all.largest, all.top}) EXPECT_DOUBLE_EQ(x, 1);
     // Of the own bucket there are fewer.
     options.same_bucket = true;
-    EXPECT_LT(lsh_recall(q, ids_of(q, 1, buckets), options, 5).keys, 0.6);
+    EXPECT_LT(lsh_recall(q, bucket_ids(q, 1, buckets), options, 5).keys, 0.6);
   }
 }
 
@@ -46,7 +46,7 @@ TEST(LshRecall, AgreesWithTheAttentionThatItDescribes) {
   const int64_t length = 96;
   const Tensor q = vectors(2, length, 16, 1.5), v = vectors(2, length, 4);
   const LshBuckets buckets{12, 1};
-  const Tensor ids = ids_of(q, 3, buckets);
+  const Tensor ids = bucket_ids(q, 3, buckets);
   const Tensor one = Tensor::zeros({1, 2, 1, length}, DType::i32);
   for (const bool causal : {false, true}) {
     for (const bool same_bucket : {false, true}) {
@@ -71,7 +71,7 @@ TEST(LshRecall, SeesWhatIsCounted) {
   const int64_t length = 40;
   const Tensor q = vectors(3, length, 8);
   const LshOptions options{.buckets = 6, .chunk = 4, .same_bucket = false};
-  const Tensor ids = ids_of(q, 2, {6, 1});
+  const Tensor ids = bucket_ids(q, 2, {6, 1});
   const Tensor visible = lsh_visible(ids, options);
   EXPECT_EQ(visible.shape(), (Shape{1, 3, length, length}));
   int64_t seen = 0;
@@ -114,7 +114,7 @@ TEST(LshRecall, GrowsWithRoundsAndWithChunks) {
 
 TEST(LshRecall, SaysWhatDoesNotFit) {
   const Tensor q = vectors(1, 8, 4);
-  const Tensor ids = ids_of(q, 1, {2, 1});
+  const Tensor ids = bucket_ids(q, 1, {2, 1});
   EXPECT_THROW(lsh_recall(q, ids, {}, 0), ValueError);
   EXPECT_THROW(lsh_recall(vectors(1, 9, 4), ids, {}), ShapeError);
   EXPECT_THROW(lsh_visible(q, {}), DTypeError);

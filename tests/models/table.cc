@@ -1,32 +1,29 @@
 #include "models/transformer/transformer.h"
-#include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-std::unique_ptr<LanguageModel> tiny(const TransformerConfig& c, const Init& init) {
+std::unique_ptr<LanguageModel> transformer_of(const TransformerConfig& c, const Init& init) {
   return std::make_unique<Transformer>(c, init);
 }
 
-/// Returns symbols that repeat with period 3: the symbol three positions back predicts the next
-/// one.
-int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
-
-ModelInfo decoder(const std::string& name, const std::function<void(TransformerConfig&)>& change) {
+ModelInfo decoder_info(const std::string& name,
+                       const std::function<void(TransformerConfig&)>& change) {
   TransformerConfig c = transformer_preset("tiny");
   c.init_std = 0.3;
   c.dropout = 0;
   change(c);
   ModelInfo m;
   m.name = name;
-  m.make = [c](const Init& init) { return tiny(c, init); };
+  m.make = [c](const Init& init) { return transformer_of(c, init); };
   TransformerConfig dropping = c;
   if (dropping.dropout == 0) dropping.dropout = 0.1f;
   if (dropping.dropout_token == 0) dropping.dropout_token = 0.05f;
   m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
     dropping.memory = memory;
-    return tiny(dropping, init);
+    return transformer_of(dropping, init);
   };
   m.sees = [c](int64_t i, int64_t j) {
     if (j > i && c.wiring == Wiring::decoder) return false;
@@ -41,8 +38,9 @@ ModelInfo decoder(const std::string& name, const std::function<void(TransformerC
   return m;
 }
 
-ModelInfo encoder(const std::string& name, const std::function<void(TransformerConfig&)>& change) {
-  ModelInfo m = decoder(name, [&](TransformerConfig& c) {
+ModelInfo encoder_info(const std::string& name,
+                       const std::function<void(TransformerConfig&)>& change) {
+  ModelInfo m = decoder_info(name, [&](TransformerConfig& c) {
     c.wiring = Wiring::encoder;
     c.vocab = 18;
     c.mlm_head = c.head_bias = true;
@@ -56,18 +54,19 @@ ModelInfo encoder(const std::string& name, const std::function<void(TransformerC
   return m;
 }
 
-const RegisteredModel shaw = decoder("decoder_shaw_pre", [](TransformerConfig&) {});
-const RegisteredModel none = [] {
-  ModelInfo m = decoder("decoder_none_geglu", [](TransformerConfig& c) {
+const RegisteredModel decoder_shaw_pre =
+    decoder_info("decoder_shaw_pre", [](TransformerConfig&) {});
+const RegisteredModel decoder_none_geglu = [] {
+  ModelInfo m = decoder_info("decoder_none_geglu", [](TransformerConfig& c) {
     c.positions = Positions::none;
     c.activation = Activation::geglu;
   });
-  m.task = [](int64_t b, int64_t t) { return (b + 5 * t) % 17; };  // needs no positions
+  m.task = successor;  // needs no positions
   m.counted_from = 0;
   return m;
 }();
-const RegisteredModel sinusoid = [] {
-  ModelInfo m = decoder("decoder_sinusoid_post_dropout", [](TransformerConfig& c) {
+const RegisteredModel decoder_sinusoid_post_dropout = [] {
+  ModelInfo m = decoder_info("decoder_sinusoid_post_dropout", [](TransformerConfig& c) {
     c.positions = Positions::sinusoid;
     c.norm = NormPlace::post;
     c.emb_scale = true;
@@ -81,24 +80,26 @@ const RegisteredModel sinusoid = [] {
   return m;
 }();
 // So mild that all keys count, as the laws of pairs want it.
-const RegisteredModel entmax = decoder("decoder_entmax", [](TransformerConfig& c) {
+const RegisteredModel decoder_entmax = decoder_info("decoder_entmax", [](TransformerConfig& c) {
   c.positions = Positions::sinusoid;
   c.alpha = 1.05;
   c.dropout_attn = 0;
 });
-const RegisteredModel learned = decoder("decoder_learned_biases_wide", [](TransformerConfig& c) {
-  c.positions = Positions::learned;
-  c.qkv_bias = c.out_bias = c.head_bias = true;
-  c.n_head = 3;
-  c.d_head = 7;
-  c.activation = Activation::gelu_tanh;
-});
-const RegisteredModel per_layer = decoder("decoder_learned_per_layer", [](TransformerConfig& c) {
-  c.positions = Positions::learned_per_layer;
-  c.activation = Activation::gelu_sigmoid;
-});
-const RegisteredModel auxiliary = [] {
-  ModelInfo m = decoder("decoder_auxiliary_losses", [](TransformerConfig& c) {
+const RegisteredModel decoder_learned_biases_wide =
+    decoder_info("decoder_learned_biases_wide", [](TransformerConfig& c) {
+      c.positions = Positions::learned;
+      c.qkv_bias = c.out_bias = c.head_bias = true;
+      c.n_head = 3;
+      c.d_head = 7;
+      c.activation = Activation::gelu_tanh;
+    });
+const RegisteredModel decoder_learned_per_layer =
+    decoder_info("decoder_learned_per_layer", [](TransformerConfig& c) {
+      c.positions = Positions::learned_per_layer;
+      c.activation = Activation::gelu_sigmoid;
+    });
+const RegisteredModel decoder_auxiliary_losses = [] {
+  ModelInfo m = decoder_info("decoder_auxiliary_losses", [](TransformerConfig& c) {
     c.positions = Positions::learned_per_layer;
     c.layer_loss = true;
     c.n_target = 2;
@@ -107,37 +108,40 @@ const RegisteredModel auxiliary = [] {
   m.unrecorded = "layers stop predicting as training goes on";
   return m;
 }();
-const RegisteredModel shared = decoder("decoder_shaw_shared_per_head", [](TransformerConfig& c) {
-  c.shaw_share_layers = c.shaw_per_head = c.shaw_two_sided = true;
-  c.share_qk = true;
-  c.d_embed = 6;
-});
-const RegisteredModel exact = decoder("local_exact", [](TransformerConfig& c) {
+const RegisteredModel decoder_shaw_shared_per_head =
+    decoder_info("decoder_shaw_shared_per_head", [](TransformerConfig& c) {
+      c.shaw_share_layers = c.shaw_per_head = c.shaw_two_sided = true;
+      c.share_qk = true;
+      c.d_embed = 6;
+    });
+const RegisteredModel local_exact = decoder_info("local_exact", [](TransformerConfig& c) {
   c.local = Locality::exact;
   c.window = 4;
 });
-const RegisteredModel wide = decoder("local_exact_wider_than_text", [](TransformerConfig& c) {
-  c.local = Locality::exact;
-  c.window = 30;
-  c.positions = Positions::sinusoid;
-});
-const RegisteredModel block = decoder("local_block", [](TransformerConfig& c) {
+const RegisteredModel local_exact_wider_than_text =
+    decoder_info("local_exact_wider_than_text", [](TransformerConfig& c) {
+      c.local = Locality::exact;
+      c.window = 30;
+      c.positions = Positions::sinusoid;
+    });
+const RegisteredModel local_block = decoder_info("local_block", [](TransformerConfig& c) {
   c.local = Locality::block;
   c.window = 4;
   c.activation = Activation::silu;
 });
-const RegisteredModel bidirectional = encoder("encoder_shaw", [](TransformerConfig&) {});
-const RegisteredModel bert = encoder("encoder_bert", [](TransformerConfig& c) {
+const RegisteredModel encoder_shaw = encoder_info("encoder_shaw", [](TransformerConfig&) {});
+const RegisteredModel encoder_bert = encoder_info("encoder_bert", [](TransformerConfig& c) {
   c.positions = Positions::learned;
   c.norm = NormPlace::post;
   c.emb_norm = true;
   c.token_types = 2;
   c.qkv_bias = c.out_bias = true;
 });
-const RegisteredModel local_encoder = encoder("encoder_local_exact", [](TransformerConfig& c) {
-  c.local = Locality::exact;
-  c.window = 6;
-});
+const RegisteredModel encoder_local_exact =
+    encoder_info("encoder_local_exact", [](TransformerConfig& c) {
+      c.local = Locality::exact;
+      c.window = 6;
+    });
 
 }  // namespace
 }  // namespace longspan::test

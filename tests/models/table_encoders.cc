@@ -5,31 +5,21 @@
 #include "models/bigbird/bigbird.h"
 #include "models/blockbert/blockbert.h"
 #include "models/linformer/linformer.h"
-#include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-/// Returns symbols that repeat with period 3, so that most masked symbols also appear unmasked.
-int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
 /// Returns one symbol throughout a sample: any neighbour predicts it.
 int64_t constant(int64_t b, int64_t) { return philox_word(6, b) % 17; }
 
 template <class Model, class Config>
-ModelInfo encoder(const std::string& name, Config c) {
+ModelInfo bert_info(const std::string& name, Config c) {
   c.init_std = 0.3;
   c.vocab = 18;
   c.tie_embedding = false;  // the embedding table is for the tokens alone
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Model>(c, init); };
-  Config dropping = c;
-  dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Model>(dropping, init);
-  };
+  ModelInfo m = entry_of<Model>(name, c);
   m.macs = [c](int64_t l) {
     return macs_of(c, outlined_pairs(Model(c, Init{.meta = true}), l), l);
   };
@@ -40,10 +30,11 @@ ModelInfo encoder(const std::string& name, Config c) {
   return m;
 }
 
-ModelInfo blockbert(const std::string& name, const std::function<void(BlockBertConfig&)>& change) {
+ModelInfo blockbert_info(const std::string& name,
+                         const std::function<void(BlockBertConfig&)>& change) {
   BlockBertConfig c = blockbert_preset("tiny");
   change(c);
-  ModelInfo m = encoder<BlockBert>(name, c);
+  ModelInfo m = bert_info<BlockBert>(name, c);
   m.sees = [pi = block_permutations(c), n = c.n_block](int64_t i, int64_t j) {
     for (const std::vector<int64_t>& p : pi) {
       if (p[static_cast<size_t>(i * n / 11)] == j * n / 11) return true;
@@ -53,12 +44,13 @@ ModelInfo blockbert(const std::string& name, const std::function<void(BlockBertC
   return m;
 }
 
-const RegisteredModel shifts = blockbert("blockbert_every_shift", [](BlockBertConfig&) {});
-const RegisteredModel materialized = blockbert("blockbert_materialized", [](BlockBertConfig& c) {
-  c.attention_impl = AttentionImpl::materialized;
-});
-const RegisteredModel sparse_bert = [] {
-  ModelInfo m = blockbert("blockbert_fixed", [](BlockBertConfig& c) {
+const RegisteredModel blockbert_every_shift =
+    blockbert_info("blockbert_every_shift", [](BlockBertConfig&) {});
+const RegisteredModel blockbert_materialized =
+    blockbert_info("blockbert_materialized",
+                   [](BlockBertConfig& c) { c.attention_impl = AttentionImpl::materialized; });
+const RegisteredModel blockbert_fixed = [] {
+  ModelInfo m = blockbert_info("blockbert_fixed", [](BlockBertConfig& c) {
     c.pattern = BlockBertPattern::fixed;
     c.stride = 4;
     c.columns = 1;
@@ -66,8 +58,8 @@ const RegisteredModel sparse_bert = [] {
   m.sees = [](int64_t i, int64_t j) { return i / 4 == j / 4 || j % 4 == 3; };
   return m;
 }();
-const RegisteredModel diagonal = [] {
-  ModelInfo m = blockbert("blockbert_own_block_pre_norm", [](BlockBertConfig& c) {
+const RegisteredModel blockbert_own_block_pre_norm = [] {
+  ModelInfo m = blockbert_info("blockbert_own_block_pre_norm", [](BlockBertConfig& c) {
     c.heads_per_shift = {};
     c.norm = NormPlace::pre;
     c.token_types = 2;
@@ -77,8 +69,8 @@ const RegisteredModel diagonal = [] {
   m.task = constant;
   return m;
 }();
-const RegisteredModel permuted = [] {
-  ModelInfo m = blockbert("blockbert_permutations", [](BlockBertConfig& c) {
+const RegisteredModel blockbert_permutations = [] {
+  ModelInfo m = blockbert_info("blockbert_permutations", [](BlockBertConfig& c) {
     c.n_head = 2;
     c.permutations = {0, 1, 2, 1, 2, 0};
     c.activation = Activation::gelu_tanh;
@@ -92,7 +84,7 @@ ModelInfo bigbird(const std::string& name, const std::function<void(BigBirdConfi
   BigBirdConfig c = bigbird_preset("tiny");
   c.block = 1;
   change(c);
-  ModelInfo m = encoder<BigBird>(name, c);
+  ModelInfo m = bert_info<BigBird>(name, c);
   m.sees = [c](int64_t i, int64_t j) {
     const BigBird model(c, Init{.meta = true});
     for (int64_t head = 0; head < c.n_head; ++head) {
@@ -107,16 +99,17 @@ ModelInfo bigbird(const std::string& name, const std::function<void(BigBirdConfi
 }
 
 // Each layer draws its own random blocks, so the visible pairs are known only for one layer.
-const RegisteredModel one_layer =
+const RegisteredModel bigbird_one_layer =
     bigbird("bigbird_one_layer", [](BigBirdConfig& c) { c.n_layer = 1; });
-const RegisteredModel no_random = bigbird("bigbird_without_random_blocks", [](BigBirdConfig& c) {
-  c.block = 2;
-  c.n_random = 0;
-  c.norm = NormPlace::pre;
-});
+const RegisteredModel bigbird_without_random_blocks =
+    bigbird("bigbird_without_random_blocks", [](BigBirdConfig& c) {
+      c.block = 2;
+      c.n_random = 0;
+      c.norm = NormPlace::pre;
+    });
 
 /// Draws random blocks of the past, anew in each layer.
-const RegisteredModel causal = [] {
+const RegisteredModel bigbird_causal = [] {
   ModelInfo m = bigbird("bigbird_causal", [](BigBirdConfig& c) {
     c.n_layer = 1;
     c.n_random = 1;
@@ -129,7 +122,7 @@ const RegisteredModel causal = [] {
   return m;
 }();
 /// Rows of the first four blocks see all earlier positions.
-const RegisteredModel causal_dense = [] {
+const RegisteredModel bigbird_causal_few_blocks = [] {
   ModelInfo m = bigbird("bigbird_causal_few_blocks", [](BigBirdConfig& c) {
     c.block = 3;
     c.n_random = 1;
@@ -147,7 +140,7 @@ const RegisteredModel causal_dense = [] {
 ModelInfo linformer(const std::string& name, const std::function<void(LinformerConfig&)>& change) {
   LinformerConfig c = linformer_preset("tiny");
   change(c);
-  ModelInfo m = encoder<Linformer>(name, c);
+  ModelInfo m = bert_info<Linformer>(name, c);
   c.init_std = 0.3;
   c.vocab = 18;
   c.tie_embedding = false;
@@ -157,34 +150,38 @@ ModelInfo linformer(const std::string& name, const std::function<void(LinformerC
   return m;
 }
 
-const RegisteredModel by_heads = linformer("linformer_headwise", [](LinformerConfig&) {});
-const RegisteredModel own_heads = linformer("linformer_none_by_layer", [](LinformerConfig& c) {
-  c.sharing = ProjectionSharing::none;
-  c.r = {6, 3};
-});
-const RegisteredModel of_all_layers = linformer("linformer_layerwise_pre", [](LinformerConfig& c) {
-  c.sharing = ProjectionSharing::layerwise;
-  c.norm = NormPlace::pre;
-});
-const RegisteredModel of_keys = linformer("linformer_keys_frozen", [](LinformerConfig& c) {
-  c.sharing = ProjectionSharing::kv;
-  c.projection_order = ProjectionOrder::key;
-  c.freeze_projection = true;
-});
-const RegisteredModel convolved = linformer("linformer_convolution", [](LinformerConfig& c) {
-  c.sharing = ProjectionSharing::layerwise;
-  c.projection = RowProjection::conv;
-  c.projection_order = ProjectionOrder::key;
-});
-const RegisteredModel convolved_heads =
+const RegisteredModel linformer_headwise = linformer("linformer_headwise", [](LinformerConfig&) {});
+const RegisteredModel linformer_none_by_layer =
+    linformer("linformer_none_by_layer", [](LinformerConfig& c) {
+      c.sharing = ProjectionSharing::none;
+      c.r = {6, 3};
+    });
+const RegisteredModel linformer_layerwise_pre =
+    linformer("linformer_layerwise_pre", [](LinformerConfig& c) {
+      c.sharing = ProjectionSharing::layerwise;
+      c.norm = NormPlace::pre;
+    });
+const RegisteredModel linformer_keys_frozen =
+    linformer("linformer_keys_frozen", [](LinformerConfig& c) {
+      c.sharing = ProjectionSharing::kv;
+      c.projection_order = ProjectionOrder::key;
+      c.freeze_projection = true;
+    });
+const RegisteredModel linformer_convolution =
+    linformer("linformer_convolution", [](LinformerConfig& c) {
+      c.sharing = ProjectionSharing::layerwise;
+      c.projection = RowProjection::conv;
+      c.projection_order = ProjectionOrder::key;
+    });
+const RegisteredModel linformer_convolution_by_head =
     linformer("linformer_convolution_by_head", [](LinformerConfig& c) {
       c.sharing = ProjectionSharing::none;
       c.projection = RowProjection::conv;
     });
-const RegisteredModel pooled =
+const RegisteredModel linformer_mean =
     linformer("linformer_mean", [](LinformerConfig& c) { c.projection = RowProjection::mean; });
 /// Windows of two rows, so that each row has the maximum of some channel.
-const RegisteredModel maxima = linformer("linformer_max", [](LinformerConfig& c) {
+const RegisteredModel linformer_max = linformer("linformer_max", [](LinformerConfig& c) {
   c.projection = RowProjection::max;
   c.projection_order = ProjectionOrder::key;
   c.r = {12};

@@ -2,13 +2,13 @@
 
 #include "models/etc/etc.h"
 #include "ops/patterns/pairs.h"
-#include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& change) {
+ModelInfo etc_info(const std::string& name, const std::function<void(EtcConfig&)>& change) {
   EtcConfig c = etc_preset("tiny");
   c.vocab = 19;
   c.mask_id = 18;
@@ -18,17 +18,9 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
   c.n_global = 3;
   c.tie_embedding = false;  // the embedding table is for the tokens alone
   change(c);
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Etc>(c, init); };
-  EtcConfig dropping = c;
-  dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Etc>(dropping, init);
-  };
+  ModelInfo m = entry_of<Etc>(name, c);
   m.sees = [](int64_t, int64_t) { return true; };  // through the global tokens, in two layers
-  m.task = [](int64_t b, int64_t t) -> int64_t { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.task = period_three;
   m.macs = [c](int64_t l) {
     int64_t random = 0;
     if (c.n_random > 0) {
@@ -44,23 +36,24 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
   return m;
 }
 
-const RegisteredModel post = etc("etc_post", [](EtcConfig&) {});
-const RegisteredModel shared = etc("etc_shared_pre_narrow", [](EtcConfig& c) {
+const RegisteredModel etc_post = etc_info("etc_post", [](EtcConfig&) {});
+const RegisteredModel etc_shared_pre_narrow = etc_info("etc_shared_pre_narrow", [](EtcConfig& c) {
   c.share_qkv = c.share_out = true;
   c.norm = NormPlace::pre;
   c.d_embed = 6;
   c.hard_g2l = false;
   c.activation = Activation::geglu;
 });
-const RegisteredModel positions = etc("etc_positions_own_feed_forward", [](EtcConfig& c) {
-  c.n_positions = 29;
-  c.global_positions = true;
-  c.share_ff = false;
-  c.share_kv = true;
-  c.rel_bias = false;
-});
-const RegisteredModel random_blocks = [] {
-  ModelInfo m = etc("bigbird_etc_random_blocks", [](EtcConfig& c) {
+const RegisteredModel etc_positions_own_feed_forward =
+    etc_info("etc_positions_own_feed_forward", [](EtcConfig& c) {
+      c.n_positions = 29;
+      c.global_positions = true;
+      c.share_ff = false;
+      c.share_kv = true;
+      c.rel_bias = false;
+    });
+const RegisteredModel bigbird_etc_random_blocks = [] {
+  ModelInfo m = etc_info("bigbird_etc_random_blocks", [](EtcConfig& c) {
     c.n_random = 2;
     c.block = 2;
     c.radius = 1;
@@ -69,8 +62,8 @@ const RegisteredModel random_blocks = [] {
   return m;
 }();
 /// With one layer, no information returns through the global tokens.
-const RegisteredModel window = [] {
-  ModelInfo m = etc("etc_one_layer", [](EtcConfig& c) {
+const RegisteredModel etc_one_layer = [] {
+  ModelInfo m = etc_info("etc_one_layer", [](EtcConfig& c) {
     c.n_layer = 1;
     c.radius = 3;
   });

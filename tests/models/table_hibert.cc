@@ -1,23 +1,17 @@
 // HIBERT's entries in the table that tests every model: rows of tokens as documents.
 
 #include "models/hibert/hibert.h"
-#include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-ModelInfo entry(const std::string& name, const HibertConfig& c) {
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Hibert>(c, init); };
+ModelInfo hibert_info(const std::string& name, const HibertConfig& c) {
   HibertConfig dropping = c;
   dropping.dropout = 0.1f;
   dropping.dropout_attn = 0.2f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Hibert>(dropping, init);
-  };
+  ModelInfo m = entry_of<Hibert>(name, c, dropping);
   // A token is written after its sentence's context, which has read the whole document.
   m.sees = [](int64_t, int64_t) { return true; };
   // Each document counts on from one of eight numbers.
@@ -31,12 +25,12 @@ ModelInfo entry(const std::string& name, const HibertConfig& c) {
   return m;
 }
 
-const RegisteredModel own = [] {
+const RegisteredModel hibert = [] {
   HibertConfig c = hibert_preset("tiny");
   c.vocab = 41;  // so that no random token of the tests ends a sentence
   c.d_model = 16;
   c.n_layer = c.document_layers = c.decoder_layers = 2;
-  return entry("hibert", c);
+  return hibert_info("hibert", c);
 }();
 
 }  // namespace

@@ -1,15 +1,15 @@
 // The Reformer entries in the table that tests every model.
 
 #include "models/reformer/reformer.h"
-#include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
 /// Returns a configuration whose buckets fit in a chunk, so that decoding equals one pass over all
 /// tokens, and whose windows cover all tokens, so that any two tokens can see each other.
-ReformerConfig config() {
+ReformerConfig reformer_of_one_bucket() {
   ReformerConfig c = reformer_preset("tiny");
   c.n_max = 16;
   c.chunk = 16;
@@ -18,18 +18,12 @@ ReformerConfig config() {
   return c;
 }
 
-ModelInfo entry(const std::string& name, const ReformerConfig& c) {
-  ModelInfo m;
-  m.name = name;
-  m.make = [c](const Init& init) { return std::make_unique<Reformer>(c, init); };
+ModelInfo reformer_info(const std::string& name, const ReformerConfig& c) {
   ReformerConfig dropping = c;
   dropping.dropout = dropping.dropout_attn = dropping.dropout_local = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
-    dropping.memory = memory;
-    return std::make_unique<Reformer>(dropping, init);
-  };
+  ModelInfo m = entry_of<Reformer>(name, c, dropping);
   m.sees = [](int64_t i, int64_t j) { return j <= i; };
-  m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.task = period_three;
   m.macs = [c](int64_t l) { return macs_of(c, l); };
   m.counted_from = 4;
   m.steps = 400;
@@ -39,37 +33,37 @@ ModelInfo entry(const std::string& name, const ReformerConfig& c) {
 
 /// Builds an entry for a variant whose windows hide no bucket, so that the visible pairs are known.
 RegisteredModel of_variant(const std::string& name, ReformerVariant variant) {
-  ReformerConfig c = reformer_variant(config(), variant);
+  ReformerConfig c = reformer_variant(reformer_of_one_bucket(), variant);
   c.dropout_broadcast = variant == ReformerVariant::trax2;
-  return entry(name, c);
+  return reformer_info(name, c);
 }
-const RegisteredModel trax = of_variant("reformer_trax2", ReformerVariant::trax2);
-const RegisteredModel hf = of_variant("reformer_hf", ReformerVariant::hf);
-const RegisteredModel lucid = of_variant("reformer_lucid", ReformerVariant::lucid);
+const RegisteredModel reformer_trax2 = of_variant("reformer_trax2", ReformerVariant::trax2);
+const RegisteredModel reformer_hf = of_variant("reformer_hf", ReformerVariant::hf);
+const RegisteredModel reformer_lucid = of_variant("reformer_lucid", ReformerVariant::lucid);
 
 /// Buckets hide keys, but with many rounds hardly any key is hidden in all layers.
-const RegisteredModel paper = [] {
-  ReformerConfig c = config();
+const RegisteredModel reformer_paper = [] {
+  ReformerConfig c = reformer_of_one_bucket();
   c.rounds = 12;
-  return entry("reformer_paper", c);
+  return reformer_info("reformer_paper", c);
 }();
 
-const RegisteredModel local = [] {
-  ReformerConfig c = config();
+const RegisteredModel reformer_local = [] {
+  ReformerConfig c = reformer_of_one_bucket();
   c.layers = "local";
   c.local_chunk = 4;
-  ModelInfo m = entry("reformer_local", c);
+  ModelInfo m = reformer_info("reformer_local", c);
   m.sees = [](int64_t i, int64_t j) { return j <= i && i / 4 - j / 4 <= 1; };
   return m;
 }();
 
-const RegisteredModel bidirectional = [] {
-  ReformerConfig c = config();
+const RegisteredModel reformer_bidirectional = [] {
+  ReformerConfig c = reformer_of_one_bucket();
   c.causal = false;
   c.layers = "local,local";
   c.local_chunk = 4;
   c.local_ahead = 1;
-  ModelInfo m = entry("reformer_bidirectional", c);
+  ModelInfo m = reformer_info("reformer_bidirectional", c);
   m.sees = [](int64_t i, int64_t j) { return i / 4 - j / 4 <= 1 && j / 4 - i / 4 <= 1; };
   m.masked = true;
   m.decodes = false;

@@ -15,33 +15,22 @@
 #include "ops/elementwise.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/small_models.h"
 
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{7}, .dtype = DType::f64};
-const Init f32{.gen = Generator{7}};
-
-TransformerConfig tiny() { return transformer_preset("tiny"); }
-
-Transformer made(const TransformerConfig& c, const Init& init = f64) {
-  Transformer model(c, init);
-  randomise(model, 0.3, 21);
-  return model;
-}
-
 TEST(Transformer, HalfLossCountsTheSecondHalf) {
-  TransformerConfig c = tiny();
-  const Transformer plain = made(c);
+  TransformerConfig c = transformer_preset("tiny");
+  const Transformer plain = randomised<Transformer>(c);
   c.half_loss = true;
-  const Transformer half = made(c);
+  const Transformer half = randomised<Transformer>(c);
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 9, c.vocab), y = some_tokens(2, 9, c.vocab, 2);
   Tensor second = clone(y);
   for (int64_t b = 0; b < 2; ++b) {
     for (int64_t i = 0; i < 4; ++i) second.mut().as<int64_t>()[b * 9 + i] = ignored_target;
   }
-  const Pass training{.training = true, .gen = Generator{1}};
   EXPECT_LT(distance(half.loss(tokens, y, {}, training).loss,
                      plain.loss(tokens, second, {}, training).loss),
             1e-13);
@@ -50,13 +39,12 @@ TEST(Transformer, HalfLossCountsTheSecondHalf) {
 }
 
 TEST(Transformer, SmoothingIsForTraining) {
-  TransformerConfig c = tiny();
-  const Transformer plain = made(c);
+  TransformerConfig c = transformer_preset("tiny");
+  const Transformer plain = randomised<Transformer>(c);
   c.label_smoothing = 0.3;
-  const Transformer smoothed = made(c);
+  const Transformer smoothed = randomised<Transformer>(c);
   const NoGrad off;
   const Tensor x = some_tokens(2, 9, c.vocab), y = some_tokens(2, 9, c.vocab, 2);
-  const Pass training{.training = true, .gen = Generator{1}};
   EXPECT_TRUE(same_bits(plain.loss(x, y, {}, Pass{}).loss, smoothed.loss(x, y, {}, Pass{}).loss));
   EXPECT_FALSE(
       same_bits(plain.loss(x, y, {}, training).loss, smoothed.loss(x, y, {}, training).loss));
@@ -66,9 +54,9 @@ TEST(Transformer, DropoutSitesAreIndependent) {
   const Tensor x = some_tokens(2, 12, 17);
   const NoGrad off;
   const auto loss = [&](const std::function<void(TransformerConfig&)>& change, const Pass& pass) {
-    TransformerConfig c = tiny();
+    TransformerConfig c = transformer_preset("tiny");
     change(c);
-    return made(c).logits(x, pass);
+    return randomised<Transformer>(c).logits(x, pass);
   };
   const Pass pass{.training = true, .gen = Generator{1}},
       other{.training = true, .gen = Generator{2}};
@@ -90,13 +78,13 @@ TEST(Transformer, DropoutSitesAreIndependent) {
 }
 
 TEST(Transformer, HalfPrecisionComputesNearF32) {
-  TransformerConfig c = tiny();
-  Transformer full = made(c, f32);
+  TransformerConfig c = transformer_preset("tiny");
+  Transformer full = randomised<Transformer>(c, in_f32);
   const Tensor x = some_tokens(2, 12, 17), y = some_tokens(2, 12, 17, 2);
   const Tensor exact = full.loss(x, y, {}, Pass{}).loss;
   for (const Precision precision : {Precision::bf16, Precision::f16}) {
     c.precision = precision;
-    Transformer half = made(c, f32);
+    Transformer half = randomised<Transformer>(c, in_f32);
     EXPECT_EQ(name_of(half.forward({.tokens = x}, Pass{}).dtype()), name_of_value(precision));
     const Tensor loss = half.loss(x, y, {}, Pass{}).loss;
     EXPECT_LT(distance(loss, exact), precision == Precision::bf16 ? 0.1 : 0.01);
@@ -111,7 +99,7 @@ TEST(Transformer, HalfPrecisionComputesNearF32) {
 }
 
 TransformerConfig seq2seq() {
-  TransformerConfig c = tiny();
+  TransformerConfig c = transformer_preset("tiny");
   c.wiring = Wiring::encoder_decoder;
   c.source_vocab = 23;
   c.shaw_share_layers = true;
@@ -123,7 +111,7 @@ TransformerConfig seq2seq() {
 
 TEST(EncoderDecoder, VisitsEveryByteOfItsParameters) {
   const int64_t before = memory_tracker().live()[Category::parameter];
-  Transformer model(seq2seq(), f32);
+  Transformer model(seq2seq(), in_f32);
   int64_t visited = 0;
   for (const Tensor& p : parameters(model)) visited += memory::block_bytes(p.nbytes());
   EXPECT_EQ(memory_tracker().live()[Category::parameter] - before, visited);
@@ -136,7 +124,7 @@ TEST(EncoderDecoder, HasTheSameBitsForAnyNumberOfThreads) {
   std::vector<std::vector<Tensor>> runs;
   for (const int n : {1, 2, 3}) {
     set_num_threads(n);
-    Transformer model(seq2seq(), f32);
+    Transformer model(seq2seq(), in_f32);
     const TransformerInputs in{.tokens = some_tokens(3, 9, 17),
                                .lengths = Tensor::from(std::vector<int64_t>{11, 4, 0}, {3}),
                                .source = some_tokens(3, 11, 23, 2)};
@@ -157,7 +145,7 @@ TEST(EncoderDecoder, HasTheSameBitsForAnyNumberOfThreads) {
 
 // Every target position sees targets up to itself and the whole source, whatever the padding holds.
 TEST(EncoderDecoder, SeesTheWholeSourceButNoPadding) {
-  const Transformer model = made(seq2seq());
+  const Transformer model = randomised<Transformer>(seq2seq());
   const NoGrad off;
   const Tensor tokens = some_tokens(1, 5, 17), source = some_tokens(1, 7, 23, 2);
   const Tensor lengths = Tensor::from(std::vector<int64_t>{6}, {1});
@@ -179,7 +167,7 @@ TEST(EncoderDecoder, SeesTheWholeSourceButNoPadding) {
 }
 
 TransformerConfig with_auxiliary_losses() {
-  TransformerConfig c = tiny();
+  TransformerConfig c = transformer_preset("tiny");
   c.n_layer = 4;
   c.layer_loss = true;
   c.n_target = 2;
@@ -188,7 +176,7 @@ TransformerConfig with_auxiliary_losses() {
 
 // The golden files check the values of the terms. This test checks when they apply.
 TEST(AuxiliaryLoss, LowerLayersStopSooner) {
-  Transformer model = made(with_auxiliary_losses());
+  Transformer model = randomised<Transformer>(with_auxiliary_losses());
   const Tensor x = some_tokens(2, 9, 17), y = some_tokens(2, 9, 17, 2);
   double before = 1e300;
   for (const auto& [progress, first] : {std::pair{0.0f, 1},
@@ -216,16 +204,15 @@ TEST(AuxiliaryLoss, LowerLayersStopSooner) {
 
 TEST(AuxiliaryLoss, IsForTrainingAndLeavesTheLossAlone) {
   TransformerConfig c = with_auxiliary_losses();
-  Transformer model = made(c);
+  Transformer model = randomised<Transformer>(c);
   c.layer_loss = false;
   c.n_target = 1;
-  Transformer plain(c, f64);
+  Transformer plain(c, in_f64);
   for (NamedTensor& p : named_parameters(plain)) {
     assign(p.tensor, parameter(model, p.name).to_vector<double>());
   }
   const NoGrad off;
   const Tensor x = some_tokens(2, 9, 17), y = some_tokens(2, 9, 17, 2);
-  const Pass training{.training = true, .gen = Generator{1}};
   EXPECT_TRUE(model.loss(x, y, {}, Pass{}).auxiliary.empty());
   EXPECT_TRUE(plain.loss(x, y, {}, training).auxiliary.empty());
   EXPECT_TRUE(same_bits(model.loss(x, y, {}, training).loss, plain.loss(x, y, {}, training).loss));
@@ -235,9 +222,8 @@ TEST(AuxiliaryLoss, OfATargetBeyondTheEndIsNothing) {
   TransformerConfig c = with_auxiliary_losses();
   c.layer_loss = false;
   c.n_target = 3;
-  const Transformer model = made(c);
+  const Transformer model = randomised<Transformer>(c);
   const NoGrad off;
-  const Pass training{.training = true, .gen = Generator{1}};
   const Tensor one = some_tokens(2, 1, 17);
   EXPECT_EQ(model.loss(one, one, {}, training).auxiliary.at(0).value.item(), 0);
 }
@@ -245,7 +231,7 @@ TEST(AuxiliaryLoss, OfATargetBeyondTheEndIsNothing) {
 /// Returns the share of the tokens whose embedding got a gradient. Each token occurs at one
 /// position only.
 double read_share(const TransformerConfig& c, const Pass& pass) {
-  Transformer model = made(c);
+  Transformer model = randomised<Transformer>(c);
   const Tensor tokens = reshape(iota(c.vocab), {1, c.vocab});
   backward(model.loss(tokens, zeros({1, c.vocab}, DType::i64), {}, pass).loss);
   const std::vector<double> dx = grad(parameter(model, "embed.token.weight")).to_vector<double>();
@@ -259,30 +245,29 @@ double read_share(const TransformerConfig& c, const Pass& pass) {
 }
 
 TEST(Transformer, DroppedTokensAreReadAsNothing) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = transformer_preset("tiny");
   c.vocab = 400;
   c.dropout_token = 0.25f;
   EXPECT_NEAR(read_share(c, {.training = true, .gen = Generator{1}}), 0.75, 0.07);
   EXPECT_EQ(read_share(c, {.gen = Generator{1}}), 1);
 
   c.dropout_token = 0.99999f;
-  const Transformer model = made(c);
+  const Transformer model = randomised<Transformer>(c);
   const NoGrad off;
-  const Pass training{.training = true, .gen = Generator{1}};
   const Tensor a = some_tokens(2, 9, c.vocab, 1), b = some_tokens(2, 9, c.vocab, 2);
   EXPECT_TRUE(same_bits(model.logits(a, training), model.logits(b, training)));
   EXPECT_FALSE(same_bits(model.logits(a, Pass{}), model.logits(b, Pass{})));
 }
 
 TEST(Transformer, SinusoidsGoOnBeyondTheirTable) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = transformer_preset("tiny");
   c.positions = Positions::sinusoid;
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 13, 17);
   c.n_max = 100;
-  const Tensor y = made(c).logits(tokens, Pass{});
+  const Tensor y = randomised<Transformer>(c).logits(tokens, Pass{});
   c.n_max = 4;
-  const Transformer model = made(c);
+  const Transformer model = randomised<Transformer>(c);
   EXPECT_TRUE(same_bits(y, model.logits(tokens, Pass{})));
   const auto state = model.start_decoding(2);
   for (int64_t t = 0; t < 13; ++t) {
@@ -292,10 +277,10 @@ TEST(Transformer, SinusoidsGoOnBeyondTheirTable) {
 }
 
 TEST(Transformer, ASourceMayHaveATableOfItsOwn) {
-  TransformerConfig c = tiny();
+  TransformerConfig c = transformer_preset("tiny");
   c.wiring = Wiring::encoder_decoder;
   const auto run = [&](int64_t id) {
-    const Transformer model = made(c);
+    const Transformer model = randomised<Transformer>(c);
     const Tensor source = full({1, 5}, static_cast<double>(id), DType::i64);
     return model.forward({.tokens = some_tokens(1, 4, 17), .source = source}, Pass{});
   };

@@ -26,9 +26,8 @@
 namespace longspan::test {
 namespace {
 
-const Pass training{.training = true, .gen = Generator{1}};
-
-ModelInfo entry(const std::string& name, const std::function<void(TransformerXLConfig&)>& change) {
+ModelInfo transformer_xl_info(const std::string& name,
+                              const std::function<void(TransformerXLConfig&)>& change) {
   TransformerXLConfig c = transformer_xl_preset("tiny");
   c.init_std = 0.3;
   c.embed_std = 0.3;
@@ -43,26 +42,26 @@ ModelInfo entry(const std::string& name, const std::function<void(TransformerXLC
   return m;
 }
 
-const RegisteredModel post =
-    entry("transformer_xl_post", [](TransformerXLConfig& c) { c.emb_scale = false; });
-const RegisteredModel pre = entry("transformer_xl_pre", [](TransformerXLConfig& c) {
-  c.norm = NormPlace::pre;
-  c.untie_biases = true;
-});
-const RegisteredModel windowed = entry("transformer_xl_window_clamp", [](TransformerXLConfig& c) {
-  c.window = 4;
-  c.clamp = 2;
-  c.mem_len = 3;
-  c.emb_scale = false;
-});
+const RegisteredModel transformer_xl_post =
+    transformer_xl_info("transformer_xl_post", [](TransformerXLConfig& c) { c.emb_scale = false; });
+const RegisteredModel transformer_xl_pre =
+    transformer_xl_info("transformer_xl_pre", [](TransformerXLConfig& c) {
+      c.norm = NormPlace::pre;
+      c.untie_biases = true;
+    });
+const RegisteredModel transformer_xl_window_clamp =
+    transformer_xl_info("transformer_xl_window_clamp", [](TransformerXLConfig& c) {
+      c.window = 4;
+      c.clamp = 2;
+      c.mem_len = 3;
+      c.emb_scale = false;
+    });
 
-TransformerXL made(const std::function<void(TransformerXLConfig&)>& change,
-                   DType dtype = DType::f64) {
+TransformerXL transformer_xl(const std::function<void(TransformerXLConfig&)>& change,
+                             DType dtype = DType::f64) {
   TransformerXLConfig c = transformer_xl_preset("tiny");
   change(c);
-  TransformerXL model(c, Init{.gen = Generator{3}, .dtype = dtype});
-  randomise(model, 0.4, 7);
-  return model;
+  return randomised<TransformerXL>(c, Init{.gen = Generator{3}, .dtype = dtype}, 0.4, 7);
 }
 
 double total(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
@@ -70,7 +69,7 @@ double total(const std::vector<double>& x) { return std::accumulate(x.begin(), x
 TEST(TransformerXL, SegmentsAreOnePassWhereTheMemoryKeepsAll) {
   for (const int64_t depth : {1, 2, 3}) {
     for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
-      const TransformerXL model = made([&](auto& c) {
+      const TransformerXL model = transformer_xl([&](auto& c) {
         c.n_layer = depth;
         c.norm = place;
         c.mem_len = 12;
@@ -84,7 +83,7 @@ TEST(TransformerXL, SegmentsAreOnePassWhereTheMemoryKeepsAll) {
 TEST(TransformerXL, AWindowMakesCutsIrrelevant) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t clamp : {0, 2}) {
-      const TransformerXL model = made([&](auto& c) {
+      const TransformerXL model = transformer_xl([&](auto& c) {
         c.norm = place;
         c.window = 4;
         c.clamp = clamp;
@@ -97,8 +96,8 @@ TEST(TransformerXL, AWindowMakesCutsIrrelevant) {
 }
 
 /// Returns the gradients of the summed losses of the segments.
-std::vector<Tensor> gradients(TransformerXL& model, const Tensor& tokens,
-                              const std::vector<int64_t>& lengths) {
+std::vector<Tensor> transformer_xl_gradients(TransformerXL& model, const Tensor& tokens,
+                                             const std::vector<int64_t>& lengths) {
   for (const NamedTensor& p : named_parameters(model)) set_grad(p.tensor, {});
   SegmentMemory memory = model.empty_memory(tokens.dim(0));
   int64_t at = 0;
@@ -116,15 +115,15 @@ std::vector<Tensor> gradients(TransformerXL& model, const Tensor& tokens,
 
 TEST(TransformerXL, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
   for (const int64_t depth : {1, 2}) {
-    TransformerXL model = made([&](auto& c) {
+    TransformerXL model = transformer_xl([&](auto& c) {
       c.n_layer = depth;
       c.mem_len = 12;
       c.tie_embedding = false;
       c.untie_biases = true;
     });
     const Tensor tokens = some_tokens(2, 12, 17);
-    const std::vector<Tensor> whole = gradients(model, tokens, {12});
-    const std::vector<Tensor> cut = gradients(model, tokens, {5, 7});
+    const std::vector<Tensor> whole = transformer_xl_gradients(model, tokens, {12});
+    const std::vector<Tensor> cut = transformer_xl_gradients(model, tokens, {5, 7});
     const TensorList named = named_parameters(model);
     const std::string last = "layers." + std::to_string(depth - 1) + ".";
     for (size_t i = 0; i < named.size(); ++i) {
@@ -139,7 +138,7 @@ TEST(TransformerXL, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
 }
 
 TEST(TransformerXL, NoGradientAndNoGraphPassesToTheNextSegment) {
-  const TransformerXL model = made([](auto&) {}, DType::f32);
+  const TransformerXL model = transformer_xl([](auto&) {}, DType::f32);
   const Tensor tokens = some_tokens(2, 6, 17);
   SegmentMemory memory = model.empty_memory(2);
   for (int segment = 0; segment < 3; ++segment) {
@@ -158,8 +157,8 @@ TEST(TransformerXL, NoGradientAndNoGraphPassesToTheNextSegment) {
 }
 
 /// Returns how many tokens before it the hidden state of row `row` of the last segment depends on.
-int64_t reach_of(int64_t depth, int64_t row) {
-  const TransformerXL model = made([&](auto& c) {
+int64_t transformer_xl_reach(int64_t depth, int64_t row) {
+  const TransformerXL model = transformer_xl([&](auto& c) {
     c.n_layer = depth;
     c.mem_len = 8;
     c.vocab = 50;
@@ -197,14 +196,14 @@ int64_t reach_of(int64_t depth, int64_t row) {
 TEST(TransformerXL, Reach) {
   const std::vector<int64_t> last = {11, 19, 27, 35};
   for (int64_t depth = 1; depth <= 4; ++depth) {
-    EXPECT_EQ(reach_of(depth, 3), last[static_cast<size_t>(depth - 1)]);
-    EXPECT_EQ(reach_of(depth, 0), depth * 8);
+    EXPECT_EQ(transformer_xl_reach(depth, 3), last[static_cast<size_t>(depth - 1)]);
+    EXPECT_EQ(transformer_xl_reach(depth, 0), depth * 8);
   }
 }
 
 TEST(TransformerXL, WithoutPositionsItIsThePlainDecoderAndWithATableShaws) {
   for (const bool shaw : {false, true}) {
-    TransformerXL model = made([&](auto& c) {
+    TransformerXL model = transformer_xl([&](auto& c) {
       c.emb_scale = false;
       c.tie_embedding = false;
       c.untie_biases = true;
@@ -250,7 +249,7 @@ TEST(TransformerXL, WithoutPositionsItIsThePlainDecoderAndWithATableShaws) {
 }
 
 TEST(TransformerXL, AClampBeyondAllDistancesChangesNothing) {
-  const auto with = [](int64_t clamp) { return made([&](auto& c) { c.clamp = clamp; }); };
+  const auto with = [](int64_t clamp) { return transformer_xl([&](auto& c) { c.clamp = clamp; }); };
   const Tensor tokens = some_tokens(2, 12, 17);
   const std::vector<int64_t> lengths = {5, 7};
   const auto expected = losses_of(with(0), tokens, lengths);
@@ -311,12 +310,9 @@ TEST(TransformerXL, EveryPairHasItsDistance) {
 }
 
 /// Compares logits, losses and gradients of several segments with a file.
-void compare(const std::string& name, DType dtype, double tolerance) {
+void expect_transformer_xl_golden(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("transformer_xl", name);
-  TransformerXLConfig config;
-  set_fields(config, golden.settings);
-  TransformerXL model(config, Init{.gen = Generator{1}, .dtype = dtype});
-  golden.set_parameters(model);
+  TransformerXL model = golden.build<TransformerXL, TransformerXLConfig>(dtype);
   std::vector<Tensor> losses;
   train_on_segments(golden, model, tolerance, [&](const LanguageModel::Losses& result) {
     losses.push_back(result.loss.detach());
@@ -327,15 +323,14 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 }
 
 class TransformerXLGoldens : public testing::TestWithParam<std::string> {};
-TEST_P(TransformerXLGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
-TEST_P(TransformerXLGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
+TEST_P(TransformerXLGoldens, InF64) { expect_transformer_xl_golden(GetParam(), DType::f64, 1e-12); }
+TEST_P(TransformerXLGoldens, InF32) { expect_transformer_xl_golden(GetParam(), DType::f32, 2e-5); }
 INSTANTIATE_TEST_SUITE_P(TransformerXL, TransformerXLGoldens,
-                         testing::ValuesIn(golden_names("transformer_xl")),
-                         [](const auto& param) { return param.param; });
+                         testing::ValuesIn(golden_names("transformer_xl")), own_name);
 
 TEST(TransformerXL, PhantomRowsTakeAttention) {
   const auto with = [](bool phantom) {
-    return made([&](auto& c) { c.phantom_zero_memory = phantom; });
+    return transformer_xl([&](auto& c) { c.phantom_zero_memory = phantom; });
   };
   const Tensor tokens = some_tokens(2, 12, 17);
   EXPECT_GT(std::abs(total(losses_of(with(true), tokens, {6, 6})) -
@@ -346,7 +341,7 @@ TEST(TransformerXL, PhantomRowsTakeAttention) {
 TEST(TransformerXL, ProjectedKeysAreThoseOfRecomputedOnes) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
     for (const int64_t mem_len : {0, 1, 5, 9}) {
-      const TransformerXL model = made([&](auto& c) {
+      const TransformerXL model = transformer_xl([&](auto& c) {
         c.norm = place;
         c.mem_len = mem_len;
       });
@@ -363,7 +358,7 @@ TEST(TransformerXL, ProjectedKeysAreThoseOfRecomputedOnes) {
 }
 
 TEST(TransformerXL, DecodesAsSegmentsOfOneToken) {
-  const TransformerXL model = made([](auto& c) { c.mem_len = 5; });
+  const TransformerXL model = transformer_xl([](auto& c) { c.mem_len = 5; });
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 40, 17);
   auto state = model.start_decoding(2);
@@ -389,7 +384,7 @@ TEST(TransformerXL, Gradients) {
   for (const bool shared : {true, false}) {
     for (const bool memory : {true, false}) {
       for (const int64_t length : {1, 7}) {
-        TransformerXL model = made([&](auto& c) {
+        TransformerXL model = transformer_xl([&](auto& c) {
           c.untie_biases = !shared;
           c.norm = shared ? NormPlace::post : NormPlace::pre;
           c.dropout = c.dropout_attn = 0.1f;
@@ -408,7 +403,7 @@ TEST(TransformerXL, Gradients) {
 
 TEST(TransformerXL, AResetIsANewStream) {
   for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
-    const TransformerXL model = made([&](auto& c) { c.norm = place; });
+    const TransformerXL model = transformer_xl([&](auto& c) { c.norm = place; });
     const NoGrad off;
     const Tensor tokens = some_tokens(3, 20, 17);
     const auto part = [&](int64_t t) { return contiguous(narrow(tokens, 1, t, 4)); };
@@ -435,7 +430,7 @@ TEST(TransformerXL, AResetIsANewStream) {
 
 TEST(TransformerXL, SaysWhatDoesNotFit) {
   const auto refusal = [](const std::function<void(TransformerXLConfig&)>& change) {
-    return message_of<ValueError>([&] { made(change); });
+    return message_of<ValueError>([&] { transformer_xl(change); });
   };
   EXPECT_TRUE(contains(refusal([](auto& c) {
                          c.d_model = 15;
@@ -448,7 +443,7 @@ TEST(TransformerXL, SaysWhatDoesNotFit) {
                          c.phantom_zero_memory = true;
                        }),
                        "set mem_len"));
-  const TransformerXL model = made([](auto&) {});
+  const TransformerXL model = transformer_xl([](auto&) {});
   const Tensor tokens = some_tokens(2, 6, 17);
   EXPECT_TRUE(contains(message_of<ValueError>([&] {
                          model.loss(tokens, tokens, model.evaluation_memory(2), training);

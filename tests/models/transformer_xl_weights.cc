@@ -21,23 +21,17 @@
 namespace longspan::test {
 namespace {
 
-const std::string folder =
+const std::string transfo_xl =
     std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/checkpoints/transfo_xl_";
 
-std::map<std::string, Tensor> tensors_of(const std::string& path) {
-  std::map<std::string, Tensor> all;
-  for (NamedTensor& t : read_tensors(path)) all[t.name] = t.tensor;
-  return all;
-}
-
-TransformerXLKeys keys_of(const std::string& path) {
+TransformerXLKeys transformer_xl_keys_of(const std::string& path) {
   TransformerXLKeys keys;
   load_pretrained_config(path, keys);
   return keys;
 }
 
-TransformerXL read(const std::string& path, DType dtype) {
-  TransformerXL model(transformer_xl_config(keys_of(path)),
+TransformerXL read_transformer_xl(const std::string& path, DType dtype) {
+  TransformerXL model(transformer_xl_config(transformer_xl_keys_of(path)),
                       Init{.gen = Generator{1}, .dtype = dtype});
   const CheckpointFormat& format = transformer_xl_format(model.config());
   load_pretrained(path, named_as(format, model),
@@ -50,8 +44,8 @@ class TransformerXLWeights : public testing::TestWithParam<std::string> {};
 /// In f64: logarithms of probabilities, and the losses, of two segments.
 TEST_P(TransformerXLWeights, ComputeWhatThePackageDoes) {
   const NoGrad off;
-  const TransformerXL model = read(folder + GetParam(), DType::f64);
-  auto expected = tensors_of(folder + GetParam() + "/expected.safetensors");
+  const TransformerXL model = read_transformer_xl(transfo_xl + GetParam(), DType::f64);
+  auto expected = tensors_of(transfo_xl + GetParam() + "/expected.safetensors");
   SegmentMemory memory = model.empty_memory(2), scored = memory;
   int64_t at = 0, segment = 0;
   for (const int64_t n : expected["lengths"].to_vector<int64_t>()) {
@@ -72,19 +66,20 @@ TEST_P(TransformerXLWeights, ComputeWhatThePackageDoes) {
 /// The export equals the import, name by name and bit by bit. If the environment variable names a
 /// folder, the export stays there for the reference implementation to read back.
 TEST_P(TransformerXLWeights, GoBothWays) {
-  TransformerXL model = read(folder + GetParam(), DType::f32);
+  TransformerXL model = read_transformer_xl(transfo_xl + GetParam(), DType::f32);
   const char* keep = std::getenv("LONGSPAN_TEST_CHECKPOINTS");
   const std::string out =
       (keep != nullptr ? std::string(keep) + "/" : testing::TempDir() + "longspan_checkpoints_") +
       "transfo_xl_" + GetParam();
   const TransformerXLConfig& c = model.config();
-  TransformerXLKeys keys = transformer_xl_keys(c), theirs = keys_of(folder + GetParam());
+  TransformerXLKeys keys = transformer_xl_keys(c),
+                    theirs = transformer_xl_keys_of(transfo_xl + GetParam());
   EXPECT_EQ(to_json(keys), to_json(theirs)) << "keys go out as they came in";
   save_pretrained(out, named_as(transformer_xl_format(c), model), to_json(keys));
-  TransformerXLKeys written = keys_of(out);
+  TransformerXLKeys written = transformer_xl_keys_of(out);
   EXPECT_EQ(to_json(written), to_json(theirs));
 
-  auto before = tensors_of(folder + GetParam() + "/model.safetensors");
+  auto before = tensors_of(transfo_xl + GetParam() + "/model.safetensors");
   const auto after = tensors_of(out + "/model.safetensors");
   EXPECT_EQ(before.erase("transformer.pos_emb.inv_freq"), 1u) << "the frequencies are a constant";
   EXPECT_EQ(after.size(), before.size());
@@ -97,14 +92,14 @@ TEST_P(TransformerXLWeights, GoBothWays) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, TransformerXLWeights,
                          testing::Values("plain", "shared", "clusters", "clusters_untied", "widths",
                                          "widths_untied", "widths_all_shared", "no_memory"),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
 /// Returns the message of the refusal of a config.json with these members.
-std::string refusal(const std::string& members) {
+std::string config_refusal(const std::string& members) {
   const std::string path = testing::TempDir() + "longspan_transfo_xl_config";
   std::filesystem::create_directories(path);
   std::ofstream(path + "/config.json") << "{" + members + "}";
-  return message_of<ValueError>([&] { transformer_xl_config(keys_of(path)); });
+  return message_of<ValueError>([&] { transformer_xl_config(transformer_xl_keys_of(path)); });
 }
 
 TEST(TransformerXLMembers, WhatTheModelWouldNotDoIsRefused) {
@@ -123,7 +118,7 @@ TEST(TransformerXLMembers, WhatTheModelWouldNotDoIsRefused) {
            {R"("mem_len": 0)", "same_length is true; expected false without a memory"},
            {R"("n_token": 19)", "n_token is 19, and is not known here"},
        }) {
-    EXPECT_PRED2(contains, refusal(member), says) << member;
+    EXPECT_PRED2(contains, config_refusal(member), says) << member;
   }
 }
 
@@ -141,7 +136,7 @@ TEST(TransformerXLMembers, ThoseOfTheReleasedModelAreKnown) {
     "sample_softmax": -1, "task_specific_params": {}, "tgt_len": 128,
     "tie_projs": [false, true, true, true], "tie_weight": true, "untie_r": true,
     "vocab_size": 267735})";
-  const TransformerXLConfig c = transformer_xl_config(keys_of(path));
+  const TransformerXLConfig c = transformer_xl_config(transformer_xl_keys_of(path));
   EXPECT_EQ(c.window, 1600);
   EXPECT_EQ(c.clamp, 1000);
   EXPECT_EQ(c.tie_projections, (std::vector<int64_t>{1, 2, 3}));
@@ -178,16 +173,16 @@ template <class F>
 std::string changed(const std::string& name, F change) {
   const std::string path = testing::TempDir() + "longspan_copies";
   std::filesystem::create_directories(path);
-  TensorList tensors = read_tensors(folder + name + "/model.safetensors");
+  TensorList tensors = read_tensors(transfo_xl + name + "/model.safetensors");
   change(tensors);
   write_tensors(path + "/model.safetensors", tensors, {});
-  std::filesystem::copy_file(folder + name + "/config.json", path + "/config.json",
+  std::filesystem::copy_file(transfo_xl + name + "/config.json", path + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
   return path;
 }
 
 std::string refused(const std::string& path) {
-  return message_of<IoError>([&] { read(path, DType::f32); });
+  return message_of<IoError>([&] { read_transformer_xl(path, DType::f32); });
 }
 
 TEST(TransformerXLCheckpoints, SharedParametersHaveACopyInEachLayer) {
@@ -196,9 +191,10 @@ TEST(TransformerXLCheckpoints, SharedParametersHaveACopyInEachLayer) {
       std::erase_if(tensors, [&](const NamedTensor& t) { return t.name == copy; });
     });
   };
-  read(without("none"), DType::f32);
+  read_transformer_xl(without("none"), DType::f32);
   const std::string copy = "transformer.layers.1.dec_attn.r_w_bias";
-  EXPECT_PRED2(contains, message_of<IoError>([&] { read(without(copy), DType::f32); }),
+  EXPECT_PRED2(contains,
+               message_of<IoError>([&] { read_transformer_xl(without(copy), DType::f32); }),
                "1 missing:\n    " + copy);
   const std::string other = changed("shared", [&](TensorList& tensors) {
     for (NamedTensor& t : tensors) {
@@ -223,7 +219,7 @@ TEST(TransformerXLCheckpoints, CopiesAndConstantsAreLookedAt) {
              {"crit.out_layers." + i + ".weight",
               "transformer.word_emb.emb_layers." + i + ".weight"},
              {"crit.out_projs." + i, "transformer.word_emb.emb_projs." + i}}) {
-      read(with(ours, theirs, true), DType::f32);
+      read_transformer_xl(with(ours, theirs, true), DType::f32);
       EXPECT_PRED2(contains, refused(with(ours, theirs, false)), ours + " and " + theirs);
     }
   }
@@ -234,7 +230,7 @@ TEST(TransformerXLCheckpoints, CopiesAndConstantsAreLookedAt) {
       }
     });
   };
-  read(frequencies(1), DType::f32);
+  read_transformer_xl(frequencies(1), DType::f32);
   EXPECT_PRED2(contains, refused(frequencies(1.0001)), "inv_freq: expected 10000^(-2 i / d)");
 }
 

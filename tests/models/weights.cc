@@ -30,7 +30,7 @@
 namespace longspan::test {
 namespace {
 
-const std::string folder = std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/checkpoints/";
+const std::string checkpoints = std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/checkpoints/";
 
 /// Holds the model of a checkpoint with its format and configuration, for export.
 struct Loaded {
@@ -47,7 +47,7 @@ template <typename Model, typename Keys, typename Config>
 Loaded made_of(const std::string& name, Config (*config_of)(const Keys&),
                Keys (*keys_of)(const Config&), const CheckpointFormat& format) {
   Keys keys;
-  load_pretrained_config(folder + name, keys);
+  load_pretrained_config(checkpoints + name, keys);
   const Config c = config_of(keys);
   Keys back = keys_of(c);
   Loaded out{.model = std::make_unique<Model>(c, Init{.gen = Generator{1}}),
@@ -59,7 +59,7 @@ Loaded made_of(const std::string& name, Config (*config_of)(const Keys&),
 
 bool starts(const std::string& name, const char* with) { return name.starts_with(with); }
 
-Loaded made(const std::string& name) {
+Loaded loaded_model(const std::string& name) {
   if (starts(name, "reformer")) {
     return made_of<Reformer>(name, reformer_config, reformer_keys, reformer_format);
   }
@@ -78,7 +78,7 @@ Loaded made(const std::string& name) {
   const Init init{.gen = Generator{1}};
   Loaded out;
   EncoderKeys keys;
-  load_pretrained_config(folder + name, keys);
+  load_pretrained_config(checkpoints + name, keys);
   BlockBertConfig c;
   set_encoder(keys, c);
   c.n_block = 1;
@@ -120,7 +120,7 @@ Tensor run(const LanguageModel& any, const std::string& name, const Tensor& toke
                          lengths);
 }
 
-std::map<std::string, Tensor> tensors_of(const std::string& path) {
+std::map<std::string, Tensor> tensors_without_pooler(const std::string& path) {
   std::map<std::string, Tensor> all;
   for (NamedTensor& t : read_tensors(path + "/model.safetensors")) {
     if (t.name.find("pooler") == std::string::npos) all[t.name] = t.tensor;  // unused by the heads
@@ -133,11 +133,11 @@ class Weights : public testing::TestWithParam<std::string> {};
 TEST_P(Weights, GoBothWays) {
   const NoGrad off;
   const std::string name = GetParam();
-  const Loaded loaded = made(name);
-  load_pretrained(folder + name, loaded.tensors(), loaded.names());
+  const Loaded loaded = loaded_model(name);
+  load_pretrained(checkpoints + name, loaded.tensors(), loaded.names());
 
   std::map<std::string, Tensor> expected;
-  for (NamedTensor& t : read_tensors(folder + name + "/expected.safetensors")) {
+  for (NamedTensor& t : read_tensors(checkpoints + name + "/expected.safetensors")) {
     expected[t.name] = t.tensor;
   }
   const Tensor y = run(*loaded.model, name, expected["tokens"], expected["lengths"]);
@@ -151,8 +151,8 @@ TEST_P(Weights, GoBothWays) {
       (keep != nullptr ? std::string(keep) + "/" : testing::TempDir() + "longspan_checkpoints_") +
       name;
   save_pretrained(out, loaded.tensors(), loaded.config);
-  auto theirs = tensors_of(folder + name);
-  const auto ours = tensors_of(out);
+  auto theirs = tensors_without_pooler(checkpoints + name);
+  const auto ours = tensors_without_pooler(out);
   for (const std::string head : {"cls.predictions.", "lm_head."}) {
     if (theirs.contains(head + "decoder.bias")) {
       theirs[head + "bias"] = theirs[head + "decoder.bias"];
@@ -166,7 +166,7 @@ TEST_P(Weights, GoBothWays) {
     ASSERT_EQ(ours.count(key), 1u) << key;
     EXPECT_TRUE(same_bits(ours.at(key), x)) << key;
   }
-  const Loaded again = made(name);
+  const Loaded again = loaded_model(name);
   load_pretrained(out, again.tensors(), again.names());
   EXPECT_TRUE(same_bits(run(*again.model, name, expected["tokens"], expected["lengths"]), y));
 }
@@ -177,9 +177,9 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
                                          "bigbird", "bigbird_untied", "bigbird_pegasus",
                                          "longformer", "longformer_untied", "bart", "led",
                                          "reformer", "reformer_two_biases"),
-                         [](const auto& param) { return param.param; });
+                         own_name);
 
-std::string refusal(const std::function<void()>& f) {
+std::string error_of(const std::function<void()>& f) {
   try {
     f();
   } catch (const Error& e) {
@@ -194,7 +194,7 @@ std::string folder_of(const std::string& name, const TensorList& tensors, const 
                       const std::string& to) {
   const std::string path = testing::TempDir() + "longspan_other_names";
   std::filesystem::create_directories(path);
-  std::ifstream file(folder + name + "/config.json");
+  std::ifstream file(checkpoints + name + "/config.json");
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!from.empty()) {
     EXPECT_NE(text.find(from), std::string::npos) << text;
@@ -223,17 +223,17 @@ TEST(OtherNames, AreHeldAgainstWhatTheyStandFor) {
         "bigbird_pegasus", "longformer", "longformer_untied", "bart", "led", "reformer",
         "reformer_two_biases"}) {
     std::map<std::string, Tensor> expected;
-    for (NamedTensor& t : read_tensors(folder + name + "/expected.safetensors")) {
+    for (NamedTensor& t : read_tensors(checkpoints + name + "/expected.safetensors")) {
       expected[t.name] = t.tensor;
     }
     const auto distance_of = [&](const TensorList& tensors) {
-      const Loaded loaded = made(name);
+      const Loaded loaded = loaded_model(name);
       load_pretrained(folder_of(name, tensors, "", ""), loaded.tensors(), loaded.names());
       return distance(run(*loaded.model, name, expected["tokens"], expected["lengths"]),
                       expected["logits"]);
     };
-    const TensorList given = read_tensors(folder + name + "/model.safetensors");
-    const Loaded loaded = made(name);
+    const TensorList given = read_tensors(checkpoints + name + "/model.safetensors");
+    const Loaded loaded = loaded_model(name);
     for (const OtherName& other : loaded.format->unused) {
       const std::string what = name + ": " + std::string(other.name);
       TensorList tensors = given;
@@ -241,7 +241,7 @@ TEST(OtherNames, AreHeldAgainstWhatTheyStandFor) {
         tensors.push_back({std::string(other.name), iota(7)});
         EXPECT_LE(distance_of(tensors), 1e-5) << what;
         tensors.back().tensor = Tensor::from(std::vector<int64_t>{0, 1, 3}, {3});
-        EXPECT_NE(refusal([&] { distance_of(tensors); }).find("expected 0, 1, 2"),
+        EXPECT_NE(error_of([&] { distance_of(tensors); }).find("expected 0, 1, 2"),
                   std::string::npos)
             << what;
         ++seen[other.kind];
@@ -262,7 +262,7 @@ TEST(OtherNames, AreHeldAgainstWhatTheyStandFor) {
         named(tensors, std::string(other.of), loaded.format->prefix)->name = other.name;
         EXPECT_LE(distance_of(tensors), 1e-5) << what;
         std::erase_if(tensors, [&](const NamedTensor& t) { return t.name == other.name; });
-        EXPECT_NE(refusal([&] { distance_of(tensors); }).find("1 missing"), std::string::npos)
+        EXPECT_NE(error_of([&] { distance_of(tensors); }).find("1 missing"), std::string::npos)
             << what;
         continue;
       }
@@ -274,7 +274,7 @@ TEST(OtherNames, AreHeldAgainstWhatTheyStandFor) {
       auto values = tensors.back().tensor.to_vector<float>();
       values.back() = std::nextafter(values.back(), 9.0f);
       tensors.back().tensor = Tensor::from(values, tensors.back().tensor.shape());
-      const std::string text = refusal([&] { distance_of(tensors); });
+      const std::string text = error_of([&] { distance_of(tensors); });
       EXPECT_NE(text.find(std::string(other.name) + " and " + original), std::string::npos)
           << what << text;
       EXPECT_NE(text.find(other.remedy), std::string::npos) << text;
@@ -286,9 +286,10 @@ TEST(OtherNames, AreHeldAgainstWhatTheyStandFor) {
       const Tensor half = cast(table, DType::bf16);
       named(renamed, std::string(other.of), loaded.format->prefix)->tensor = half;
       renamed.push_back({std::string(other.name), cast(half, DType::f32)});
-      EXPECT_EQ(refusal([&] { distance_of(renamed); }), "") << what;
+      EXPECT_EQ(error_of([&] { distance_of(renamed); }), "") << what;
       renamed.back().tensor = table;
-      EXPECT_NE(refusal([&] { distance_of(renamed); }).find("with other values"), std::string::npos)
+      EXPECT_NE(error_of([&] { distance_of(renamed); }).find("with other values"),
+                std::string::npos)
           << what;
     }
   }
@@ -304,10 +305,10 @@ TEST(OtherNames, AHeadOfItsOwnIsReadWhereTheConfigurationSaysSo) {
   for (const std::string name :
        {"roberta_untied", "bert_untied", "bigbird_untied", "longformer_untied"}) {
     std::map<std::string, Tensor> expected;
-    for (NamedTensor& t : read_tensors(folder + name + "/expected.safetensors")) {
+    for (NamedTensor& t : read_tensors(checkpoints + name + "/expected.safetensors")) {
       expected[t.name] = t.tensor;
     }
-    TensorList tensors = read_tensors(folder + name + "/model.safetensors");
+    TensorList tensors = read_tensors(checkpoints + name + "/model.safetensors");
     const auto load = [&](const std::string& tie, const TensorList& from) {
       const std::string path = folder_of(name, from, "\"tie_word_embeddings\": false,", tie);
       const auto loaded = [&](auto model, const CheckpointFormat& format) {
@@ -337,7 +338,7 @@ TEST(OtherNames, AHeadOfItsOwnIsReadWhereTheConfigurationSaysSo) {
                     name == "bert_untied" ? bert_format : roberta_format);
     };
     for (const std::string tie : {"", "\"tie_word_embeddings\": true,"}) {
-      const std::string text = refusal([&] { load(tie, tensors); });
+      const std::string text = error_of([&] { load(tie, tensors); });
       EXPECT_NE(text.find("decoder.weight and "), std::string::npos) << text;
       EXPECT_NE(text.find("tie_word_embeddings in config.json"), std::string::npos) << text;
     }
@@ -347,7 +348,7 @@ TEST(OtherNames, AHeadOfItsOwnIsReadWhereTheConfigurationSaysSo) {
       TensorList fewer = tensors;
       std::erase_if(fewer, [&](const NamedTensor& t) { return t.name.ends_with(lost); });
       ASSERT_EQ(fewer.size() + 1, tensors.size());
-      EXPECT_NE(refusal([&] { load("\"tie_word_embeddings\": false,", fewer); }).find("1 missing"),
+      EXPECT_NE(error_of([&] { load("\"tie_word_embeddings\": false,", fewer); }).find("1 missing"),
                 std::string::npos)
           << name << lost;
     }
@@ -357,13 +358,13 @@ TEST(OtherNames, AHeadOfItsOwnIsReadWhereTheConfigurationSaysSo) {
 /// Only whole names are known: what merely ends like one belongs to another model.
 TEST(OtherNames, AreNoEndingsOfOthers) {
   for (const std::string name : {"roberta", "bert", "bigbird"}) {
-    const Loaded loaded = made(name);
+    const Loaded loaded = loaded_model(name);
     for (const OtherName& other : loaded.format->unused) {
       for (const std::string before : {"adapter_", "encoder.layer.0.", "encoder.layer.0.my_"}) {
-        TensorList tensors = read_tensors(folder + name + "/model.safetensors");
+        TensorList tensors = read_tensors(checkpoints + name + "/model.safetensors");
         tensors.push_back({before + std::string(other.name), iota(3)});
         const std::string path = folder_of(name, tensors, "", "");
-        EXPECT_NE(refusal([&] {
+        EXPECT_NE(error_of([&] {
                     load_pretrained(path, loaded.tensors(), loaded.names());
                   }).find("1 unknown:\n    " + tensors.back().name),
                   std::string::npos)
@@ -374,12 +375,12 @@ TEST(OtherNames, AreNoEndingsOfOthers) {
 }
 
 TEST(WeightsRefuse, ATensorWithAndWithoutThePrefix) {
-  const Loaded loaded = made("bert");
-  TensorList tensors = read_tensors(folder + "bert/model.safetensors");
+  const Loaded loaded = loaded_model("bert");
+  TensorList tensors = read_tensors(checkpoints + "bert/model.safetensors");
   tensors.push_back({"embeddings.LayerNorm.bias", zeros({8})});
   const std::string path = folder_of("bert", tensors, "", "");
   const std::string text =
-      refusal([&] { load_pretrained(path, loaded.tensors(), loaded.names()); });
+      error_of([&] { load_pretrained(path, loaded.tensors(), loaded.names()); });
   EXPECT_NE(text.find("1 with and without their prefix"), std::string::npos) << text;
 }
 
@@ -400,14 +401,14 @@ TEST(Checkpoints, ReformerWritesTheGridThatStandsForNone) {
 
 TEST(Checkpoints, LedStartsFromOneOfBart) {
   const NoGrad off;
-  const Loaded bart = made("bart");
-  load_pretrained(folder + "bart", bart.tensors(), bart.names());
+  const Loaded bart = loaded_model("bart");
+  load_pretrained(checkpoints + "bart", bart.tensors(), bart.names());
   std::map<std::string, Tensor> expected;
-  for (NamedTensor& t : read_tensors(folder + "bart/expected.safetensors")) {
+  for (NamedTensor& t : read_tensors(checkpoints + "bart/expected.safetensors")) {
     expected[t.name] = t.tensor;
   }
   BartKeys keys;
-  load_pretrained_config(folder + "bart", keys);
+  load_pretrained_config(checkpoints + "bart", keys);
   const TransformerConfig small = bart_config(keys);
   LedConfig c = led_preset("tiny");
   c.vocab = small.vocab;
@@ -433,10 +434,10 @@ TEST(Checkpoints, LedStartsFromOneOfBart) {
 
 TEST(WeightsRefuse, WhatIsMissingUnknownOrOfAnotherShape) {
   // Loads a classifier's checkpoint into a model that predicts tokens.
-  const Loaded tokens = made("roberta");
+  const Loaded tokens = loaded_model("roberta");
   const Tensor before = clone(parameter(*tokens.model, "embed.token.weight").detach());
-  const std::string text = refusal(
-      [&] { load_pretrained(folder + "roberta_classes", tokens.tensors(), tokens.names()); });
+  const std::string text = error_of(
+      [&] { load_pretrained(checkpoints + "roberta_classes", tokens.tensors(), tokens.names()); });
   EXPECT_NE(text.find("5 missing:"), std::string::npos) << text;
   EXPECT_NE(text.find("lm_head.layer_norm.weight"), std::string::npos) << text;
   EXPECT_NE(text.find("4 unknown:"), std::string::npos) << text;
@@ -445,26 +446,26 @@ TEST(WeightsRefuse, WhatIsMissingUnknownOrOfAnotherShape) {
       << "nothing is written where something is wrong";
 
   // The reverse works if the heads may be newly initialised.
-  const Loaded classes = made("roberta_classes");
+  const Loaded classes = loaded_model("roberta_classes");
   PretrainedNames names = classes.names();
   const std::string_view fresh[] = {"classifier."};
   const OtherName unused[] = {"lm_head.dense.weight", "lm_head.dense.bias",
                               "lm_head.layer_norm.weight", "lm_head.layer_norm.bias",
                               "lm_head.bias"};
   names.fresh = fresh;
-  EXPECT_NE(refusal([&] {
-              load_pretrained(folder + "roberta", classes.tensors(), names);
+  EXPECT_NE(error_of([&] {
+              load_pretrained(checkpoints + "roberta", classes.tensors(), names);
             }).find("5 unknown"),
             std::string::npos);
   names.unused = unused;
-  load_pretrained(folder + "roberta", classes.tensors(), names);
+  load_pretrained(checkpoints + "roberta", classes.tensors(), names);
 
   BlockBertConfig wide = blockbert_preset("tiny");
   wide.position_offset = 2;
   wide.token_types = 1;
   BlockBert other(wide, Init{});
-  const std::string shapes = refusal([&] {
-    load_pretrained(folder + "roberta", named_as(roberta_format, other), tokens.names());
+  const std::string shapes = error_of([&] {
+    load_pretrained(checkpoints + "roberta", named_as(roberta_format, other), tokens.names());
   });
   EXPECT_NE(shapes.find("of another kind"), std::string::npos) << shapes;
   EXPECT_NE(shapes.find("f32 [19, 8], expected f32 [23, 16]"), std::string::npos) << shapes;
@@ -474,8 +475,8 @@ TEST(WeightsRefuse, AFileWithoutItsHeadUnlessThatMayBeNew) {
   const std::string out = testing::TempDir() + "/weights_without_head";
   std::filesystem::create_directories(out);
   for (const char* name : {"roberta", "bert", "bigbird"}) {
-    const Loaded whole = made(name);
-    load_pretrained(folder + name, whole.tensors(), whole.names());
+    const Loaded whole = loaded_model(name);
+    load_pretrained(checkpoints + name, whole.tensors(), whole.names());
     TensorList base;
     for (const NamedTensor& t : whole.tensors()) {
       const std::string_view prefix = whole.format->prefix;
@@ -483,8 +484,9 @@ TEST(WeightsRefuse, AFileWithoutItsHeadUnlessThatMayBeNew) {
     }
     EXPECT_LT(base.size(), whole.tensors().size());
     save_pretrained(out, base, whole.config);
-    const Loaded other = made(name);
-    const std::string text = refusal([&] { load_pretrained(out, other.tensors(), other.names()); });
+    const Loaded other = loaded_model(name);
+    const std::string text =
+        error_of([&] { load_pretrained(out, other.tensors(), other.names()); });
     EXPECT_NE(text.find("missing:"), std::string::npos) << text;
     EXPECT_EQ(text.find("unknown:"), std::string::npos) << text;
     PretrainedNames names = other.names();
@@ -498,47 +500,47 @@ TEST(WeightsRefuse, AFileWithoutItsHeadUnlessThatMayBeNew) {
 
 TEST(WeightsRefuse, AnotherArchitecture) {
   BigBirdKeys keys;
-  load_pretrained_config(folder + "roberta", keys);
-  EXPECT_NE(refusal([&] { bigbird_config(keys); }).find("expected \"big_bird\""),
+  load_pretrained_config(checkpoints + "roberta", keys);
+  EXPECT_NE(error_of([&] { bigbird_config(keys); }).find("expected \"big_bird\""),
             std::string::npos);
   BigBirdPegasusKeys pegasus;
   pegasus.decoder_attention_heads = 3;
-  EXPECT_NE(refusal([&] { bigbird_pegasus_config(pegasus); }).find("decoder_attention_heads is 3"),
+  EXPECT_NE(error_of([&] { bigbird_pegasus_config(pegasus); }).find("decoder_attention_heads is 3"),
             std::string::npos);
-  EXPECT_NE(refusal([&] {
+  EXPECT_NE(error_of([&] {
               bigbird_pegasus_keys(bigbird_pegasus_preset("base"));
             }).find("neither couple nor emb_norm"),
             std::string::npos);
   BartKeys bart;
   bart.encoder_attention_heads = 3;
-  EXPECT_NE(refusal([&] { bart_config(bart); }).find("encoder_attention_heads is 3"),
+  EXPECT_NE(error_of([&] { bart_config(bart); }).find("encoder_attention_heads is 3"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { bart_keys(transformer_preset("base")); }).find("positions = learned"),
+  EXPECT_NE(error_of([&] { bart_keys(transformer_preset("base")); }).find("positions = learned"),
             std::string::npos);
   TransformerConfig coupled = transformer_preset("bart");
   coupled.couple = true;
-  EXPECT_NE(refusal([&] { bart_keys(coupled); }).find("neither d_embed nor couple"),
+  EXPECT_NE(error_of([&] { bart_keys(coupled); }).find("neither d_embed nor couple"),
             std::string::npos);
   LedKeys led;
-  EXPECT_NE(refusal([&] {
-              load_pretrained_config(folder + "bart", led);
+  EXPECT_NE(error_of([&] {
+              load_pretrained_config(checkpoints + "bart", led);
             }).find("model_type \"bart\", says what this model would not do:\n  max_position"),
             std::string::npos);
   led.model_type = "bart";
-  EXPECT_NE(refusal([&] { led_config(led); }).find("expected \"led\""), std::string::npos);
+  EXPECT_NE(error_of([&] { led_config(led); }).find("expected \"led\""), std::string::npos);
   LedConfig offset = led_preset("tiny");
   offset.position_offset = 2;
-  EXPECT_NE(refusal([&] { led_keys(offset); }).find("position_offset = 0"), std::string::npos);
+  EXPECT_NE(error_of([&] { led_keys(offset); }).find("position_offset = 0"), std::string::npos);
   offset.position_offset = 0;
   offset.one_sided_window = {};
-  EXPECT_NE(refusal([&] { led_keys(offset); }).find("one_sided_window is empty"),
+  EXPECT_NE(error_of([&] { led_keys(offset); }).find("one_sided_window is empty"),
             std::string::npos);
   const ReformerConfig hashed = reformer_preset("small_hf");
   const auto refuses_reformer = [&](const auto& change) {
     ReformerConfig c = hashed;
     c.head_bias = true;
     change(c);
-    EXPECT_NE(refusal([&] { reformer_keys(c); }).find("as reformer_variant(hf)"),
+    EXPECT_NE(error_of([&] { reformer_keys(c); }).find("as reformer_variant(hf)"),
               std::string::npos);
   };
   refuses_reformer([](ReformerConfig& c) { c.head_bias = false; });
@@ -547,32 +549,32 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   refuses_reformer([](ReformerConfig& c) { c.position_shape = {c.n_max}; });
   LongformerKeys windows;
   windows.attention_window = {7};
-  EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected even numbers"),
+  EXPECT_NE(error_of([&] { longformer_config(windows); }).find("expected even numbers"),
             std::string::npos);
   windows.model_type = "bert";
-  EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected \"longformer\""),
+  EXPECT_NE(error_of([&] { longformer_config(windows); }).find("expected \"longformer\""),
             std::string::npos);
   EncoderKeys roberta;
-  EXPECT_NE(refusal([&] {
-              load_pretrained_config(folder + "bigbird", roberta);
+  EXPECT_NE(error_of([&] {
+              load_pretrained_config(checkpoints + "bigbird", roberta);
             }).find("rescale_embeddings is true, and is not known here"),
             std::string::npos);
   roberta.model_type = "big_bird";
   BlockBertConfig c;
-  EXPECT_NE(refusal([&] { set_encoder(roberta, c); }).find("expected \"roberta\" or \"bert\""),
+  EXPECT_NE(error_of([&] { set_encoder(roberta, c); }).find("expected \"roberta\" or \"bert\""),
             std::string::npos);
   roberta.model_type = "bert";
   roberta.hidden_act = "tanhshrink";
-  EXPECT_NE(refusal([&] { set_encoder(roberta, c); }).find("expected gelu, gelu_new"),
+  EXPECT_NE(error_of([&] { set_encoder(roberta, c); }).find("expected gelu, gelu_new"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { encoder_keys(bigbird_preset("base")); }).find("position_offset is 0"),
+  EXPECT_NE(error_of([&] { encoder_keys(bigbird_preset("base")); }).find("position_offset is 0"),
             std::string::npos);
   BigBird chooser = [] {
     BigBirdConfig b = bigbird_preset("tiny");
     b.choice_head = true;
     return BigBird(b, Init{});
   }();
-  EXPECT_NE(refusal([&] { named_as(bigbird_format, chooser); }).find("no name for choice.weight"),
+  EXPECT_NE(error_of([&] { named_as(bigbird_format, chooser); }).find("no name for choice.weight"),
             std::string::npos);
 }
 
@@ -614,12 +616,12 @@ const char* const types[] = {"roberta",    "bert", "big_bird", "bigbird_pegasus"
                              "longformer", "bart", "led",      "reformer"};
 
 TEST(ConfigMembers, ThoseThatThePackageWritesAreKnown) {
-  std::ifstream file(folder + "members.json");
+  std::ifstream file(checkpoints + "members.json");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const Json members = parse_json(text);
   ASSERT_EQ(members.object().size(), 11u);
   for (const JsonMember& m : members.object()) {
-    EXPECT_EQ(refusal([&] { read_any(to_string(m.value)); }), "") << m.name;
+    EXPECT_EQ(error_of([&] { read_any(to_string(m.value)); }), "") << m.name;
   }
 }
 
@@ -627,13 +629,13 @@ TEST(ConfigMembers, OthersAreRefusedByNameAndValue) {
   for (const std::string type : types) {
     const std::string config =
         config_of(type, R"("sliding_window": 7, "use_cache": true, "rope": {"theta": 1.5})");
-    const std::string text = refusal([&] { read_any(config); });
+    const std::string text = error_of([&] { read_any(config); });
     EXPECT_NE(text.find("sliding_window is 7, and is not known here"), std::string::npos) << text;
     EXPECT_NE(text.find("rope is {\"theta\":1.5}, and is not known"), std::string::npos) << text;
     EXPECT_NE(text.find("Name a member in `accepted`"), std::string::npos) << text;
     EXPECT_EQ(text.find("use_cache"), std::string::npos) << text;
-    EXPECT_EQ(refusal([&] { read_any(config, {"sliding_window", "rope"}); }), "") << type;
-    EXPECT_NE(refusal([&] { read_any(config, {"rope"}); }).find("sliding_window is 7"),
+    EXPECT_EQ(error_of([&] { read_any(config, {"sliding_window", "rope"}); }), "") << type;
+    EXPECT_NE(error_of([&] { read_any(config, {"rope"}); }).find("sliding_window is 7"),
               std::string::npos);
   }
 }
@@ -666,7 +668,7 @@ TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
            {"bert", R"("id2label": {"0": 3})", "id2label has \"0\": 3"},
            {"bigbird_pegasus", R"("label_smoothing": "some")", "label_smoothing"},
        }) {
-    const std::string text = refusal([&] { read_any(config_of(c.type, c.member)); });
+    const std::string text = error_of([&] { read_any(config_of(c.type, c.member)); });
     EXPECT_NE(text.find(c.says), std::string::npos) << c.type << ' ' << c.member << ": " << text;
   }
   // Accepts values that match the fixed behaviour, and members that a type never reads.
@@ -676,7 +678,7 @@ TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
            {"reformer", R"("intermediate_size": 3072, "type_vocab_size": 2, "is_decoder": true)"},
            {"bert", R"("position_embedding_type": "absolute", "pooler_type": "first", "x": null)"},
        }) {
-    EXPECT_EQ(refusal([&] { read_any(config_of(type, members)); }), "") << type << members;
+    EXPECT_EQ(error_of([&] { read_any(config_of(type, members)); }), "") << type << members;
   }
 }
 
@@ -684,7 +686,7 @@ TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
 /// takes this one.
 TEST(ConfigMembers, TwoNumbersOfLayersAgree) {
   const auto said = [](const std::string& type, const std::string& more) {
-    return refusal([&] { read_any(config_of(type, more)); });
+    return error_of([&] { read_any(config_of(type, more)); });
   };
   for (const std::string type : {"bart", "led", "bigbird_pegasus"}) {
     const std::string layers = R"("encoder_layers": 4, "decoder_layers": 4, "num_hidden_layers": )";
@@ -704,15 +706,15 @@ TEST(ConfigMembers, PositionsStartBehindThePaddingToken) {
   // The oracle's checkpoint with three additional rows before the first position.
   constexpr int64_t more = 3;
   std::map<std::string, Tensor> expected;
-  for (NamedTensor& t : read_tensors(folder + "roberta/expected.safetensors")) {
+  for (NamedTensor& t : read_tensors(checkpoints + "roberta/expected.safetensors")) {
     expected[t.name] = t.tensor;
   }
-  TensorList tensors = read_tensors(folder + "roberta/model.safetensors");
+  TensorList tensors = read_tensors(checkpoints + "roberta/model.safetensors");
   for (NamedTensor& t : tensors) {
     if (!t.name.ends_with("position_embeddings.weight")) continue;
     t.tensor = concat({full({more, t.tensor.dim(1)}, 9), t.tensor}, 0);
   }
-  std::ifstream file(folder + "roberta/config.json");
+  std::ifstream file(checkpoints + "roberta/config.json");
   std::string text(std::istreambuf_iterator<char>(file), {});
   const auto put = [&](const std::string& from, const std::string& to) {
     ASSERT_NE(text.find(from), std::string::npos);
@@ -769,7 +771,7 @@ TEST(ConfigMembers, TheHeadOfARobertaHasGeluWhateverItsLayersHave) {
     const Tensor want = linear(n, p("embed.token.weight"), p("head.bias"));
     EXPECT_LE(distance(model.head(h), want), 1e-12) << type;
     c.mlm_gelu = !c.mlm_gelu;
-    EXPECT_NE(refusal([&] { encoder_keys(c, type); }).find("mlm_gelu is"), std::string::npos);
+    EXPECT_NE(error_of([&] { encoder_keys(c, type); }).find("mlm_gelu is"), std::string::npos);
   }
   LongformerKeys keys;
   keys.hidden_act = "relu";
@@ -783,14 +785,14 @@ TEST(ConfigMembers, ADilationOfOnesIsNone) {
   const auto exports = [](auto config, auto to_keys) {
     for (const auto& none : {std::vector<int64_t>{1}, {1, 1}}) {
       config.dilation = none;
-      EXPECT_EQ(refusal([&] { to_keys(config); }), "");
+      EXPECT_EQ(error_of([&] { to_keys(config); }), "");
     }
     for (const auto& some : {std::vector<int64_t>{2}, {1, 2}}) {
       config.dilation = some;
-      EXPECT_NE(refusal([&] { to_keys(config); }).find("has no dilation"), std::string::npos);
+      EXPECT_NE(error_of([&] { to_keys(config); }).find("has no dilation"), std::string::npos);
     }
     config.dilated_heads = 0;
-    EXPECT_EQ(refusal([&] { to_keys(config); }), "");
+    EXPECT_EQ(error_of([&] { to_keys(config); }), "");
   };
   LongformerConfig longformer = longformer_preset("base");
   longformer.n_layer = 2;
@@ -812,7 +814,7 @@ TEST(ConfigMembers, AFileThatIsNoJsonIsNamed) {
   for (const std::string text : {"", "{", "[1]", "7", "no", "{\"vocab_size\": 7", "PK\x03"}) {
     EncoderKeys keys;
     const std::string path = folder_with(text);
-    const std::string said = refusal([&] { load_pretrained_config(path, keys); });
+    const std::string said = error_of([&] { load_pretrained_config(path, keys); });
     EXPECT_NE(said.find(path + "/config.json: "), std::string::npos) << text << said;
   }
 }
@@ -833,7 +835,7 @@ TEST(ConfigMembers, ManyLabelsTakeNoLongerEach) {
   EncoderKeys again;
   load_pretrained_config(path, again);
   EXPECT_EQ(again.id2label, keys.id2label);
-  EXPECT_NE(refusal([&] {
+  EXPECT_NE(error_of([&] {
               load_pretrained_config(
                   folder_with(config_of("bert", R"("id2label": {"0": "a", "01": "b"})")), again);
             }).find("id2label has \"01\""),

@@ -17,6 +17,7 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
+#include "tests/nn/numbers.h"
 
 namespace longspan {
 namespace {
@@ -24,26 +25,19 @@ namespace {
 using test::assign;
 using test::contains;
 using test::distance;
+using test::hashed_numbers;
+using test::layer_init;
 using test::message_of;
 using test::same_bits;
 
 using Ids = std::vector<int64_t>;
 
-const Init f64{.gen = Generator{3}, .dtype = DType::f64};
-
 Tensor ids_of(const Ids& ids) { return Tensor::from(ids, {std::ssize(ids)}); }
 
-Tensor numbers(const Shape& shape, uint64_t seed = 1) {
-  std::vector<double> v(static_cast<size_t>(numel(shape)));
-  for (size_t i = 0; i < v.size(); ++i) {
-    v[i] = 2.0 * to_uniform(philox_word(seed, static_cast<int64_t>(i))) - 1.0;
-  }
-  return Tensor::from(v, shape);
-}
-
 /// An embedding and a softmax over the same clusters.
-struct Both : Module {
-  Both(const AdaptiveOptions& o, const AdaptiveSoftmaxOptions& s, const Init& init = f64)
+struct InputAndOutput : Module {
+  InputAndOutput(const AdaptiveOptions& o, const AdaptiveSoftmaxOptions& s,
+                 const Init& init = layer_init)
       : in(o, init.at("in")), out(o, s, init.at("out"), &in) {
     test::randomise(*this, 0.6, 5);
   }
@@ -147,9 +141,9 @@ double log_probability(const AdaptiveSoftmax& s, const std::vector<double>& h, i
 TEST(AdaptiveSoftmax, IsItsDefinition) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    const Both model(c.clusters, c.softmax);
+    const InputAndOutput model(c.clusters, c.softmax);
     const int64_t D = c.clusters.d_model, V = c.clusters.vocab;
-    const Tensor hidden = numbers({3, D});
+    const Tensor hidden = hashed_numbers({3, D});
     const std::vector<double> h = hidden.to_vector<double>();
     const Tensor all = model.out.log_probabilities(hidden);
     EXPECT_LT(distance(sum(exp(all), {1}), ones({3}, DType::f64)), 1e-14);
@@ -168,10 +162,10 @@ TEST(AdaptiveSoftmax, IsItsDefinition) {
 TEST(AdaptiveSoftmax, LossesAreInTheOrderOfTheTargets) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    const Both model(c.clusters, c.softmax);
+    const InputAndOutput model(c.clusters, c.softmax);
     for (const auto& [ids, targets] : batches()) {
       const int64_t T = std::ssize(ids);
-      const Tensor hidden = numbers({T, c.clusters.d_model}), y = ids_of(targets);
+      const Tensor hidden = hashed_numbers({T, c.clusters.d_model}), y = ids_of(targets);
       const Tensor all = model.out.log_probabilities(hidden);
       const std::vector<double> each =
           model.out.loss(hidden, y, Reduction::none).to_vector<double>();
@@ -200,7 +194,7 @@ TEST(AdaptiveSoftmax, LossesAreInTheOrderOfTheTargets) {
 TEST(AdaptiveEmbedding, IsARowTimesAProjection) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    const Both model(c.clusters, c.softmax);
+    const InputAndOutput model(c.clusters, c.softmax);
     const AdaptiveOptions& o = c.clusters;
     for (const auto& [ids, targets] : batches()) {
       std::vector<Tensor> rows;
@@ -223,7 +217,7 @@ TEST(AdaptiveEmbedding, IsARowTimesAProjection) {
 TEST(Adaptive, Gradients) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    Both model(c.clusters, c.softmax);
+    InputAndOutput model(c.clusters, c.softmax);
     for (const auto& [ids, targets] : batches()) {
       SCOPED_TRACE(targets.size());
       const Tensor x = ids_of(ids), y = ids_of(targets);
@@ -235,7 +229,7 @@ TEST(Adaptive, Gradients) {
       const auto each = [&](const std::vector<Tensor>& in) {
         return model.out.loss(in[0], y, Reduction::none);
       };
-      const Tensor hidden = numbers({std::ssize(ids), c.clusters.d_model});
+      const Tensor hidden = hashed_numbers({std::ssize(ids), c.clusters.d_model});
       const GradcheckResult result = gradcheck(each, {hidden});
       EXPECT_TRUE(result) << result.message;
       const auto all = [&](const std::vector<Tensor>& in) {
@@ -249,7 +243,7 @@ TEST(Adaptive, Gradients) {
 
 // Gradients of all softmaxes at once would raise the peak: automatic is recompute here.
 TEST(Adaptive, AutomaticGradientsAreRecomputed) {
-  const Both model(clusters({3, 7}, 2), {});
+  const InputAndOutput model(clusters({3, 7}, 2), {});
   const auto saved = [&](LossGradient g) {
     const int64_t before = memory_tracker().live()[Category::saved];
     const Tensor loss = model.loss(ids_of({0, 2, 8}), ids_of({8, 1, 11}), Reduction::mean, g);
@@ -260,7 +254,7 @@ TEST(Adaptive, AutomaticGradientsAreRecomputed) {
 }
 
 TEST(Adaptive, AClusterWithoutTokensHasZeroGradients) {
-  Both model(clusters({3, 7}, 2), {.bias = true});
+  InputAndOutput model(clusters({3, 7}, 2), {.bias = true});
   backward(model.loss(ids_of({0, 2, 8}), ids_of({8, 1, 11})));
   for (const NamedTensor& p : named_parameters(model)) {
     const bool empty = contains(p.name, "table.1") || contains(p.name, "projection.1");
@@ -273,8 +267,8 @@ TEST(Adaptive, AClusterWithoutTokensHasZeroGradients) {
 // The head's projection meets such a row in a product, which would turn 0 times NaN into NaN.
 TEST(AdaptiveSoftmax, RowsOfIgnoredTargetsReachNothing) {
   for (const int64_t d_embed : {6, 4}) {
-    Both model(clusters({3, 7}, 1, d_embed), {.bias = true});
-    const Tensor good = numbers({4, 6}), y = ids_of({9, ignored_target, 1, ignored_target});
+    InputAndOutput model(clusters({3, 7}, 1, d_embed), {.bias = true});
+    const Tensor good = hashed_numbers({4, 6}), y = ids_of({9, ignored_target, 1, ignored_target});
     std::vector<double> h = good.to_vector<double>();
     std::fill(h.begin() + 6, h.begin() + 12, std::nan(""));
     std::fill(h.begin() + 18, h.end(), std::nan(""));
@@ -293,10 +287,10 @@ TEST(AdaptiveSoftmax, RowsOfIgnoredTargetsReachNothing) {
 
 TEST(AdaptiveSoftmax, ReversedOrderHasTheRowsOfTheClustersUpsideDown) {
   const AdaptiveOptions o = clusters({2, 5, 9}, 2, 8);
-  Both model(o, {.bias = true});
-  Both other(o, {.bias = true, .cluster_order = ClusterOrder::reversed});
+  InputAndOutput model(o, {.bias = true});
+  InputAndOutput other(o, {.bias = true, .cluster_order = ClusterOrder::reversed});
   test::copy_parameters(model, other);
-  const Tensor hidden = numbers({5, 6}), y = ids_of({0, 3, 11, 7, 4});
+  const Tensor hidden = hashed_numbers({5, 6}), y = ids_of({0, 3, 11, 7, 4});
   EXPECT_GT(distance(model.out.log_probabilities(hidden), other.out.log_probabilities(hidden)),
             0.01);
   assign(other.out.cluster.weight, flip(model.out.cluster.weight.detach(), 0).to_vector<double>());
@@ -308,7 +302,7 @@ TEST(AdaptiveSoftmax, ReversedOrderHasTheRowsOfTheClustersUpsideDown) {
 
 TEST(Adaptive, TiedTensorsAreTheSame) {
   const AdaptiveOptions o = clusters({2, 5}, 2, 8);
-  Both tied(o, {.tie_weights = true, .tie_projections = {1, 2}}), apart(o, {});
+  InputAndOutput tied(o, {.tie_weights = true, .tie_projections = {1, 2}}), apart(o, {});
   const auto same = [](const Tensor& a, const Tensor& b) { return a.view().data == b.view().data; };
   for (size_t c = 0; c < 3; ++c) {
     EXPECT_TRUE(same(tied.in.tables[c].weight, tied.out.tables[c].weight));
@@ -337,7 +331,7 @@ TEST(Adaptive, WidthsAndClusters) {
 
 /// The products of the softmaxes and projections that a batch needs, and no others.
 TEST(Adaptive, ComputesOnlyTheRowsOfEachCluster) {
-  const Both model(clusters({3, 7}, 2, 8), {});  // sizes 3, 4, 5; widths 8, 4, 2
+  const InputAndOutput model(clusters({3, 7}, 2, 8), {});  // sizes 3, 4, 5; widths 8, 4, 2
   const auto macs = [&](const Ids& ids, const Ids& targets) {
     const MacCount count;
     model.loss(ids_of(ids), ids_of(targets));
@@ -354,7 +348,7 @@ TEST(Adaptive, ComputesOnlyTheRowsOfEachCluster) {
 }
 
 /// Returns the largest sum of live bytes during a step of `model` on T tokens, beyond that before.
-int64_t peak_of(const Both& model, int64_t T) {
+int64_t peak_of(const InputAndOutput& model, int64_t T) {
   std::vector<int32_t> ids(static_cast<size_t>(T)), targets(ids.size());
   for (size_t t = 0; t < ids.size(); ++t) {
     ids[t] = static_cast<int32_t>(t * 37 % 6000);
@@ -371,7 +365,7 @@ int64_t peak_of(const Both& model, int64_t T) {
 
 TEST(Adaptive, NeverHoldsTheLogitsOfABatch) {
   const AdaptiveOptions o{.vocab = 6000, .d_model = 16, .cutoffs = {2000, 4000}, .div_value = 2};
-  const Both model(o, {.bias = true, .tie_weights = true}, Init{.gen = Generator{1}});
+  const InputAndOutput model(o, {.bias = true, .tie_weights = true}, Init{.gen = Generator{1}});
   const int64_t few = peak_of(model, 1024), many = peak_of(model, 4096);
   EXPECT_GT(few, 1024 * 16 * 4);
   // A row needs some vectors and ids; its logits alone would be 24000 bytes.
@@ -379,7 +373,7 @@ TEST(Adaptive, NeverHoldsTheLogitsOfABatch) {
 }
 
 TEST(Adaptive, BadInputIsNamed) {
-  const Both model(clusters({3, 7}, 2), {});
+  const InputAndOutput model(clusters({3, 7}, 2), {});
   const auto embedding = [&](const Tensor& ids) {
     return message_of<Error>([&] { model.in.forward(ids); });
   };
@@ -388,7 +382,7 @@ TEST(Adaptive, BadInputIsNamed) {
   EXPECT_TRUE(contains(embedding(ids_of({-1})), "ids holds -1 at [0]"));
   EXPECT_TRUE(contains(embedding(zeros({2})), "adaptive_embedding: "));
 
-  const Tensor h = numbers({2, 6});
+  const Tensor h = hashed_numbers({2, 6});
   const auto loss = [&](const Tensor& hidden, const Tensor& targets) {
     return message_of<Error>([&] { model.out.loss(hidden, targets); });
   };
@@ -396,7 +390,7 @@ TEST(Adaptive, BadInputIsNamed) {
                        "adaptive_softmax: target 12 at position 1 is not in [0, 12) and not the "
                        "ignored value -100"));
   EXPECT_TRUE(contains(loss(h, ids_of({-1, 2})), "target -1 at position 0"));
-  const std::string narrow = loss(numbers({2, 5}), ids_of({1, 2}));
+  const std::string narrow = loss(hashed_numbers({2, 5}), ids_of({1, 2}));
   EXPECT_TRUE(contains(narrow, "hidden has 5 features, the softmax takes 6; pass [..., 6]"))
       << narrow;
   EXPECT_TRUE(contains(narrow, "[2, 5]")) << narrow;
@@ -409,7 +403,7 @@ TEST(Adaptive, BadInputIsNamed) {
                }),
                "gradients in forward need one loss"));
   EXPECT_TRUE(contains(message_of<ShapeError>([&] {
-                         model.out.log_probabilities(numbers({2, 7}));
+                         model.out.log_probabilities(hashed_numbers({2, 7}));
                        }),
                        "hidden has 7 features, the softmax takes 6"));
 }
@@ -419,7 +413,7 @@ TEST(Adaptive, BadOptionsAreNamed) {
     AdaptiveOptions o = clusters({3, 7}, 2);
     AdaptiveSoftmaxOptions s;
     change(o, s);
-    return message_of<ValueError>([&] { Both(o, s); });
+    return message_of<ValueError>([&] { InputAndOutput(o, s); });
   };
   const char* order = "expected ids that increase, from 1 to vocab - 1 = 11";
   for (const Ids& cutoffs : std::vector<Ids>{{0, 3}, {3, 3}, {7, 3}, {-2}, {12}, {3, 4000}}) {
@@ -438,13 +432,14 @@ TEST(Adaptive, BadOptionsAreNamed) {
                          s.tie_projections = {1};
                        }),
                        "but no cluster has a projection"));
-  const AdaptiveEmbedding other(clusters({3}, 2), f64);
+  const AdaptiveEmbedding other(clusters({3}, 2), layer_init);
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] {
+                 AdaptiveSoftmax(clusters({3, 7}, 2), {.tie_weights = true}, layer_init, &other);
+               }),
+               "the embedding to tie to has other sizes"));
   EXPECT_TRUE(contains(message_of<ValueError>([&] {
-                         AdaptiveSoftmax(clusters({3, 7}, 2), {.tie_weights = true}, f64, &other);
-                       }),
-                       "the embedding to tie to has other sizes"));
-  EXPECT_TRUE(contains(message_of<ValueError>([&] {
-                         AdaptiveSoftmax(clusters({3, 7}, 2), {.tie_weights = true}, f64);
+                         AdaptiveSoftmax(clusters({3, 7}, 2), {.tie_weights = true}, layer_init);
                        }),
                        "need an embedding to tie to"));
 }

@@ -13,22 +13,15 @@
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/nn/numbers.h"
 
 namespace longspan {
 namespace {
 
 using test::distance;
+using test::hashed_numbers;
+using test::layer_init;
 using test::same_bits;
-
-const Init f64{.gen = Generator{3}, .dtype = DType::f64};
-
-Tensor numbers(const Shape& shape, uint64_t seed = 1) {
-  std::vector<double> v(static_cast<size_t>(numel(shape)));
-  for (size_t i = 0; i < v.size(); ++i) {
-    v[i] = 2.0 * to_uniform(philox_word(seed, static_cast<int64_t>(i))) - 1.0;
-  }
-  return Tensor::from(v, shape);
-}
 
 AttentionOptions options(int64_t d_model, int64_t heads, int64_t d_head = 0) {
   return {.d_model = d_model,
@@ -97,8 +90,8 @@ TEST(MultiHead, EqualsLoops) {
     for (const bool share : {false, true}) {
       AttentionOptions o = options(16, heads, d);
       o.share_qk = share;
-      MultiHead layer(o, {}, f64);
-      const Tensor x = numbers({2, 7, 16});
+      MultiHead layer(o, {}, layer_init);
+      const Tensor x = hashed_numbers({2, 7, 16});
       LayerContext ctx;
       ctx.pattern = patterns::local(3);
       const std::vector<double> y =
@@ -113,8 +106,9 @@ TEST(MultiHead, EarlierStatesComeBeforeTheInput) {
   for (const bool share : {false, true}) {
     AttentionOptions o = options(16, 2);
     o.share_qk = share;
-    MultiHead layer(o, {}, f64);
-    const Tensor all = numbers({2, 9, 16}), memory = narrow(all, 1, 0, 4), x = narrow(all, 1, 4, 5);
+    MultiHead layer(o, {}, layer_init);
+    const Tensor all = hashed_numbers({2, 9, 16}), memory = narrow(all, 1, 0, 4),
+                 x = narrow(all, 1, 4, 5);
     LayerContext ctx;
     ctx.pattern = patterns::local(3);
     ctx.memory.set(InputRows{.states = memory});
@@ -128,8 +122,8 @@ TEST(MultiHead, EarlierStatesComeBeforeTheInput) {
 TEST(MultiHead, CrossEqualsLoops) {
   AttentionOptions o = options(12, 2);
   o.cross = true;
-  MultiHead layer(o, {}, f64);
-  const Tensor x = numbers({2, 5, 12}), z = numbers({2, 9, 12}, 2);
+  MultiHead layer(o, {}, layer_init);
+  const Tensor x = hashed_numbers({2, 5, 12}), z = hashed_numbers({2, 9, 12}, 2);
   LayerContext ctx;
   ctx.encoder_output = z;
   ctx.encoder_pattern = patterns::dense();
@@ -139,8 +133,8 @@ TEST(MultiHead, CrossEqualsLoops) {
 
 TEST(MultiHead, ProbabilitiesSumToOneAndGiveTheOutput) {
   const AttentionOptions o = options(8, 2);
-  MultiHead layer(o, {}, f64);
-  const Tensor x = numbers({2, 600, 8});  // more than one block of columns
+  MultiHead layer(o, {}, layer_init);
+  const Tensor x = hashed_numbers({2, 600, 8});  // more than one block of columns
   LayerContext ctx;
   ctx.pattern = patterns::causal();
   const std::vector<double> p = layer.probabilities(x, ctx).to_vector<double>();
@@ -160,7 +154,7 @@ TEST(MultiHead, ProbabilitiesSumToOneAndGiveTheOutput) {
 TEST(MultiHead, NamesItsParameters) {
   AttentionOptions o = options(8, 2);
   o.qkv_bias = o.out_bias = true;
-  MultiHead layer(o, ShawTables({.clip = 3}, 2, 4, f64, Scheme::zeros()), f64);
+  MultiHead layer(o, ShawTables({.clip = 3}, 2, 4, layer_init, Scheme::zeros()), layer_init);
   std::string names;
   for (const NamedTensor& p : named_parameters(layer)) {
     names += p.name + to_string(p.tensor.shape()) + " ";
@@ -171,23 +165,23 @@ TEST(MultiHead, NamesItsParameters) {
 }
 
 TEST(MultiHead, DecodingNeedsItsMemoryToFit) {
-  MultiHead layer(options(8, 2), {}, f64);
+  MultiHead layer(options(8, 2), {}, layer_init);
   const NoGrad off;
   LayerContext ctx;
   ctx.pattern = patterns::causal();
   ctx.decoding = true;
-  ctx.memory = layer.forward(numbers({1, 3, 8}), ctx, Pass{}).memory;
+  ctx.memory = layer.forward(hashed_numbers({1, 3, 8}), ctx, Pass{}).memory;
   EXPECT_EQ(ctx.memory.get<KeyValues>().count, 3);
   ctx.position = 2;  // the memory ends at 3
-  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), ctx, Pass{}), ValueError);
+  EXPECT_THROW(layer.forward(hashed_numbers({1, 1, 8}), ctx, Pass{}), ValueError);
   ctx.position = 3;
-  EXPECT_EQ(layer.forward(numbers({1, 1, 8}), ctx, Pass{}).memory.get<KeyValues>().count, 4);
+  EXPECT_EQ(layer.forward(hashed_numbers({1, 1, 8}), ctx, Pass{}).memory.get<KeyValues>().count, 4);
   const EnableGrad on;
-  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), ctx, Pass{}), GradientError);
+  EXPECT_THROW(layer.forward(hashed_numbers({1, 1, 8}), ctx, Pass{}), GradientError);
 }
 
 TEST(MultiHead, DecodingMemoryStaysBounded) {
-  MultiHead layer(options(8, 2), {}, f64);
+  MultiHead layer(options(8, 2), {}, layer_init);
   const NoGrad off;
   LayerContext ctx;
   ctx.decoding = true;
@@ -196,28 +190,30 @@ TEST(MultiHead, DecodingMemoryStaysBounded) {
     ctx.position = t;
     ctx.keep_from = std::max<int64_t>(t - 4, 0);
     ctx.pattern = patterns::local(5);
-    ctx.memory = layer.forward(numbers({1, 1, 8}, static_cast<uint64_t>(t)), ctx, Pass{}).memory;
+    ctx.memory =
+        layer.forward(hashed_numbers({1, 1, 8}, static_cast<uint64_t>(t)), ctx, Pass{}).memory;
     most = std::max(most, ctx.memory.get<KeyValues>().keys.dim(2));
   }
   EXPECT_LE(most, 32);
 }
 
 TEST(MultiHead, Rejects) {
-  EXPECT_THROW(MultiHead(options(10, 3), {}, f64), ValueError);
-  EXPECT_THROW(MultiHead(options(10, 0), {}, f64), ValueError);
+  EXPECT_THROW(MultiHead(options(10, 3), {}, layer_init), ValueError);
+  EXPECT_THROW(MultiHead(options(10, 0), {}, layer_init), ValueError);
   AttentionOptions o = options(8, 2);
   o.cross = o.share_qk = true;
-  EXPECT_THROW(MultiHead(o, {}, f64), ValueError);
-  MultiHead layer(options(8, 2), {}, f64);
+  EXPECT_THROW(MultiHead(o, {}, layer_init), ValueError);
+  MultiHead layer(options(8, 2), {}, layer_init);
   LayerContext ctx;
   ctx.pattern = patterns::causal();
-  EXPECT_THROW(layer.forward(numbers({1, 3, 9}), ctx, Pass{}), ShapeError);
+  EXPECT_THROW(layer.forward(hashed_numbers({1, 3, 9}), ctx, Pass{}), ShapeError);
   o.share_qk = false;
-  EXPECT_THROW(MultiHead(o, {}, f64).forward(numbers({1, 3, 8}), ctx, Pass{}), ValueError);
-  EXPECT_THROW(ShawTables({.clip = -1}, 2, 4, f64, Scheme::zeros()), ValueError);
+  EXPECT_THROW(MultiHead(o, {}, layer_init).forward(hashed_numbers({1, 3, 8}), ctx, Pass{}),
+               ValueError);
+  EXPECT_THROW(ShawTables({.clip = -1}, 2, 4, layer_init, Scheme::zeros()), ValueError);
 }
 
-Block small_block(NormPlace place, const Init& init) {
+Block attention_block(NormPlace place, const Init& init) {
   std::vector<Branch> branches;
   branches.push_back({"attention", Normalization(NormKind::layer, 8, 1e-5, init),
                       std::make_unique<MultiHead>(options(8, 2), ShawTables{}, init)});
@@ -233,8 +229,8 @@ Block small_block(NormPlace place, const Init& init) {
 
 TEST(Stack, AppliesItsNormsWhereItSays) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
-    Block block = small_block(place, f64);
-    const Tensor x = numbers({1, 4, 8});
+    Block block = attention_block(place, layer_init);
+    const Tensor x = hashed_numbers({1, 4, 8});
     LayerContext ctx;
     ctx.pattern = patterns::causal();
     const Tensor y = block.forward(x, ctx, Pass{}).y;
@@ -257,10 +253,10 @@ TEST(Stack, AppliesItsNormsWhereItSays) {
 // Layers add to the stream while they store their results, where nothing is dropped in between.
 TEST(Stack, StreamsAreTheSumsOfWhatTheirLayersGive) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
-    Block block = small_block(place, Init{.gen = Generator{3}});
+    Block block = attention_block(place, Init{.gen = Generator{3}});
     LayerContext ctx;
     ctx.pattern = patterns::causal();
-    const Tensor start = cast(numbers({2, 5, 8}), DType::f32);
+    const Tensor start = cast(hashed_numbers({2, 5, 8}), DType::f32);
     const auto outcome = [&](bool apart) {
       Tensor x = start.detach();
       set_requires_grad(x);
@@ -287,38 +283,38 @@ TEST(Stack, StreamsAreTheSumsOfWhatTheirLayersGive) {
   }
 }
 
-struct Twice final : Layer {
+struct AttentionTwice final : Layer {
   Output forward(const Tensor& x, const LayerContext&, Pass) const override { return {x * 2.0}; }
   void visit(Visitor&) override {}
 };
 
 // So they are where a layer leaves the sum to the stream, and in chunks of rows.
 TEST(Stack, StreamsAreSumsWhereLayersDoNotAdd) {
-  const Tensor x = numbers({2, 5, 8});
+  const Tensor x = hashed_numbers({2, 5, 8});
   LayerContext ctx;
   ctx.pattern = patterns::causal();
   std::vector<Branch> branches;
-  branches.push_back(
-      {"ff", Normalization(NormKind::layer, 8, 1e-5, f64), std::make_unique<Twice>()});
+  branches.push_back({"ff", Normalization(NormKind::layer, 8, 1e-5, layer_init),
+                      std::make_unique<AttentionTwice>()});
   const Block twice(NormPlace::pre, 0, std::move(branches));
   EXPECT_TRUE(
       same_bits(twice.forward(x, ctx, Pass{}).y, add(x, twice.branch("ff").norm.forward(x) * 2.0)));
-  Block block = small_block(NormPlace::pre, f64);
+  Block block = attention_block(NormPlace::pre, layer_init);
   const std::vector<double> whole = block.forward(x, ctx, Pass{}).y.to_vector<double>();
   ASSERT_TRUE(block.set_chunks(2));
   const std::vector<double> chunks = block.forward(x, ctx, Pass{}).y.to_vector<double>();
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(chunks[i], whole[i], 1e-12) << i;
 }
 
-Stack small_stack(NormPlace place, int64_t layers) {
+Stack attention_stack(NormPlace place, int64_t layers) {
   std::vector<Block> blocks;
-  for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(place, f64.at(i)));
+  for (int64_t i = 0; i < layers; ++i) blocks.push_back(attention_block(place, layer_init.at(i)));
   return Stack(std::move(blocks), std::nullopt, "standard");
 }
 
 TEST(Stack, LayersMayHavePatternsOfTheirOwn) {
-  const Stack stack = small_stack(NormPlace::pre, 2);
-  const Tensor x = numbers({1, 9, 8});
+  const Stack stack = attention_stack(NormPlace::pre, 2);
+  const Tensor x = hashed_numbers({1, 9, 8});
   LayerContext ctx;
   ctx.pattern = patterns::causal();
   const Tensor all = stack.forward(x, ctx, {}, Pass{}).y;
@@ -338,10 +334,10 @@ TEST(Stack, LayersMayHavePatternsOfTheirOwn) {
 
 TEST(Stack, SegmentsWithMemoryAreOnePass) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
-    Stack stack = small_stack(place, 3);
+    Stack stack = attention_stack(place, 3);
     test::randomise(stack, 0.4, 5);
     const NoGrad off;
-    const Tensor x = numbers({2, 11, 8});
+    const Tensor x = hashed_numbers({2, 11, 8});
     LayerContext ctx;
     ctx.pattern = patterns::causal();
     const Tensor whole = stack.forward(x, ctx, {}, Pass{}).y;
@@ -362,8 +358,8 @@ TEST(Stack, SegmentsWithMemoryAreOnePass) {
 }
 
 TEST(Stack, MemoryKeepsTheNewestInputsWithoutHistory) {
-  const Stack stack = small_stack(NormPlace::post, 2);
-  const Tensor x = numbers({1, 4, 8});
+  const Stack stack = attention_stack(NormPlace::post, 2);
+  const Tensor x = hashed_numbers({1, 4, 8});
   LayerContext ctx;
   ctx.pattern = patterns::causal();
   EXPECT_FALSE(stack.forward(x, ctx, {}, Pass{}).memory.layers[0].get<InputRows>().states);
@@ -381,9 +377,9 @@ TEST(Stack, MemoryKeepsTheNewestInputsWithoutHistory) {
 // Rows of a memory get no gradient, but the weights that project them do.
 TEST(Stack, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
-    Stack stack = small_stack(place, 2);
+    Stack stack = attention_stack(place, 2);
     test::randomise(stack, 0.4, 5);
-    const Tensor x = numbers({2, 7, 8}), dy = numbers({2, 7, 8}, 3);
+    const Tensor x = hashed_numbers({2, 7, 8}), dy = hashed_numbers({2, 7, 8}, 3);
     LayerContext ctx;
     ctx.pattern = patterns::causal();
     backward(stack.forward(x, ctx, {}, Pass{}).y, dy);
@@ -410,13 +406,13 @@ TEST(Stack, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
 }
 
 TEST(Stack, RefusesMemoriesItDoesNotHave) {
-  const Stack stack = small_stack(NormPlace::pre, 1);
+  const Stack stack = attention_stack(NormPlace::pre, 1);
   EXPECT_EQ(stack.size(), 1);
   SegmentMemory memory;
   memory.layers.resize(2);
   LayerContext ctx;
   ctx.pattern = patterns::causal();
-  EXPECT_THROW(stack.forward(numbers({1, 4, 8}), ctx, memory, Pass{}), ValueError);
+  EXPECT_THROW(stack.forward(hashed_numbers({1, 4, 8}), ctx, memory, Pass{}), ValueError);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace longspan::test {
 namespace {
 
-const Init f64{.gen = Generator{5}, .dtype = DType::f64};
+const Init axial_init{.gen = Generator{5}, .dtype = DType::f64};
 
 /// Returns the rows of the whole table, written out by definition.
 std::vector<double> materialised(const AxialPositions& grid) {
@@ -65,7 +65,7 @@ TEST(Reformer, AxialEqualsAMaterialisedTable) {
       numbers += shape[k] * widths[k];
       width += widths[k];
     }
-    AxialPositions grid(shape, widths, f64, Scheme::normal(1));
+    AxialPositions grid(shape, widths, axial_init, Scheme::normal(1));
     EXPECT_EQ(parameter_count(grid), numbers);
     const int64_t places = grid.size();
     const Tensor table = Tensor::from(materialised(grid), {places, width});
@@ -78,7 +78,7 @@ TEST(Reformer, AxialEqualsAMaterialisedTable) {
 }
 
 TEST(Reformer, AxialGradients) {
-  AxialPositions grid({3, 2, 4}, {2, 3, 1}, f64, Scheme::normal(1));
+  AxialPositions grid({3, 2, 4}, {2, 3, 1}, axial_init, Scheme::normal(1));
   const Tensor weights = normal({9, 6}, Generator{8}, 0, 1, DType::f64);
   const Pass pass{.training = true, .gen = Generator{3}};
   for (const float dropout : {0.0f, 0.4f}) {
@@ -103,7 +103,7 @@ TEST(AxialPositions, DefaultShapesHoldEveryPosition) {
 }
 
 TEST(AxialPositions, DropoutDropsColumnsForAllPositions) {
-  AxialPositions grid({4, 4}, {32, 32}, f64, Scheme::normal(1));
+  AxialPositions grid({4, 4}, {32, 32}, axial_init, Scheme::normal(1));
   const Pass pass{.training = true, .gen = Generator{3}};
   const Tensor whole = grid.forward(0, 16);
   const std::vector<double> shares =
@@ -126,10 +126,10 @@ TEST(AxialPositions, DropoutDropsColumnsForAllPositions) {
 
 TEST(AxialPositions, RefusesWhatIsNoGrid) {
   const Scheme scheme = Scheme::normal(1);
-  EXPECT_THROW(AxialPositions({}, {}, f64, scheme), ValueError);
-  EXPECT_THROW(AxialPositions({4}, {2, 2}, f64, scheme), ValueError);
-  EXPECT_THROW(AxialPositions({4, 0}, {2, 2}, f64, scheme), ValueError);
-  EXPECT_THROW(AxialPositions({4, 4}, {2, 0}, f64, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({}, {}, axial_init, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({4}, {2, 2}, axial_init, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({4, 0}, {2, 2}, axial_init, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({4, 4}, {2, 0}, axial_init, scheme), ValueError);
 }
 
 }  // namespace

@@ -166,22 +166,16 @@ TEST(Memory, PartOfTheGradients) {
 }
 
 /// Computes y = f(x) with a function that a test chooses.
-struct Odd final : Layer {
+struct OddCheckpoint final : Layer {
   std::function<Tensor(const Tensor&)> f;
   Output forward(const Tensor& x, const LayerContext&, Pass) const override { return f(x); }
   void visit(Visitor&) override {}
 };
 
-Tensor leaf(const Shape& shape) {
-  Tensor x = numbers(shape, "x", in_f32);
-  set_requires_grad(x);
-  return x;
-}
-
 TEST(Memory, AnotherReRunIsAnError) {
   const Tensor x = leaf({3, 4});
   int runs = 0;
-  Odd odd;
+  OddCheckpoint odd;
   const auto error = [&](std::function<Tensor(const Tensor&)> f) {
     odd.f = std::move(f);
     runs = 0;
@@ -211,7 +205,7 @@ TEST(Memory, AnotherReRunIsAnError) {
 TEST(Memory, OtherNumbersAreAnErrorWhereTheyAreChecked) {
   const Tensor x = leaf({3, 4});
   int runs = 0;
-  Odd odd;
+  OddCheckpoint odd;
   const auto error = [&](bool check, std::function<Tensor(const Tensor&)> f) {
     odd.f = std::move(f);
     runs = 0;
@@ -237,7 +231,7 @@ TEST(Memory, OtherNumbersAreAnErrorWhereTheyAreChecked) {
 TEST(Memory, WritingWhatIsReadIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
-  Odd odd;
+  OddCheckpoint odd;
   odd.f = [&](const Tensor& z) { return matmul(z, weight); };
   const Tensor y = checkpoint(odd, x, {}, training).y;
   weight.mut().as<float>()[0] = 1;
@@ -263,7 +257,7 @@ std::string error_of_backward(const Tensor& y, bool retain = false) {
 TEST(Memory, WritingWhatOnlyTheReRunReadsIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
-  Odd odd;
+  OddCheckpoint odd;
   odd.f = [&](const Tensor& z) { return mul(matmul(z, weight).detach(), z); };
   EXPECT_EQ(error_of_backward(checkpoint(odd, x, {}, training).y), "");
   const Tensor y = checkpoint(odd, x, {}, training).y;
@@ -279,7 +273,7 @@ TEST(Memory, WritingWhatOnlyTheReRunReadsIsAnError) {
 TEST(Memory, WritingBetweenTwoBackwardsIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
-  Odd odd;
+  OddCheckpoint odd;
   odd.f = [&](const Tensor& z) { return matmul(z, weight); };
   const Tensor y = checkpoint(odd, x, {}, training).y;
   EXPECT_EQ(error_of_backward(y, true), "");
@@ -293,7 +287,7 @@ TEST(Memory, WritingBetweenTwoBackwardsIsAnError) {
 TEST(Memory, ReRunsEndAfterTheLastSave) {
   const Tensor x = leaf({3, 4});
   int begun = 0, finished = 0;
-  Odd odd;
+  OddCheckpoint odd;
   odd.f = [&](const Tensor& z) {
     ++begun;
     const Tensor y = exp(exp(z));

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kWidth = 16, kHeads = 2, kLength = 12;
 
-const Init init{.gen = Generator{5}};
+const Init defaults_init{.gen = Generator{5}};
 
 /// Checks that every matrix has Glorot's uniform distribution and gets a gradient, and that the
 /// output is not near zero.
@@ -54,22 +54,22 @@ void expect_alive(Layer& layer, const LayerContext& ctx) {
 TEST(DefaultWeights, OfMultiHead) {
   LayerContext ctx;
   ctx.pattern = patterns::causal();
-  MultiHead layer({.d_model = kWidth, .n_head = kHeads}, ShawTables{}, init);
+  MultiHead layer({.d_model = kWidth, .n_head = kHeads}, ShawTables{}, defaults_init);
   expect_alive(layer, ctx);
 }
 
 TEST(DefaultWeights, OfFeedForward) {
-  FeedForward layer({.d_model = kWidth, .d_ff = 32}, init);
+  FeedForward layer({.d_model = kWidth, .d_ff = 32}, defaults_init);
   expect_alive(layer, {});
 }
 
 TEST(DefaultWeights, OfRelativeMultiHead) {
   LayerContext ctx;
   ctx.pattern = patterns::causal();
-  const Tensor u = init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
-  const Tensor v = init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
-  RelativeMultiHead layer({.d_model = kWidth, .n_head = kHeads}, kLength, u, v, init);
-  ctx.own.set(Distances{DistanceTable(kLength, kWidth, init).rows(kLength)});
+  const Tensor u = defaults_init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
+  const Tensor v = defaults_init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
+  RelativeMultiHead layer({.d_model = kWidth, .n_head = kHeads}, kLength, u, v, defaults_init);
+  ctx.own.set(Distances{DistanceTable(kLength, kWidth, defaults_init).rows(kLength)});
   expect_alive(layer, ctx);
 }
 
@@ -79,17 +79,18 @@ TEST(DefaultWeights, OfLshAttention) {
   o.n_head = kHeads;
   o.n_max = 32;
   o.pairs.chunk = 4;
-  LshAttention layer(o, init);
+  LshAttention layer(o, defaults_init);
   expect_alive(layer, {});
 }
 
 TEST(DefaultWeights, OfLongformerAttention) {
-  LongformerAttention layer({.d_model = kWidth, .n_head = kHeads, .one_sided_window = 3}, init);
+  LongformerAttention layer({.d_model = kWidth, .n_head = kHeads, .one_sided_window = 3},
+                            defaults_init);
   expect_alive(layer, {});
 }
 
 TEST(DefaultWeights, OfALinearLayerWithoutAScheme) {
-  const Linear layer(kWidth, 8, true, init, {});
+  const Linear layer(kWidth, 8, true, defaults_init, {});
   EXPECT_GT(sum(mul(layer.weight.detach(), layer.weight.detach())).item(), 1);
   EXPECT_EQ(sum(mul(layer.bias.detach(), layer.bias.detach())).item(), 0);
 }

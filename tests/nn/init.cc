@@ -17,7 +17,7 @@ namespace {
 using test::distance;
 using test::same_bits;
 
-const Init init{.gen = Generator{42}};
+const Init seeded_init{.gen = Generator{42}};
 
 struct Moments {
   double mean = 0, deviation = 0, largest = 0;
@@ -38,37 +38,37 @@ Moments moments(const Tensor& x) {
 
 TEST(Init, MakesParameters) {
   const int64_t before = memory_tracker().live()[Category::parameter];
-  const Tensor x = init.make({3, 5}, Scheme::normal(1));
+  const Tensor x = seeded_init.make({3, 5}, Scheme::normal(1));
   EXPECT_TRUE(requires_grad(x));
   EXPECT_EQ(memory_tracker().live()[Category::parameter] - before, 64);
-  EXPECT_EQ(init.make({2}, Scheme::zeros()).to_vector<float>(), (std::vector<float>{0, 0}));
-  EXPECT_EQ(init.make({2}, Scheme::constant(1.5)).to_vector<float>(),
+  EXPECT_EQ(seeded_init.make({2}, Scheme::zeros()).to_vector<float>(), (std::vector<float>{0, 0}));
+  EXPECT_EQ(seeded_init.make({2}, Scheme::constant(1.5)).to_vector<float>(),
             (std::vector<float>{1.5f, 1.5f}));
 }
 
 TEST(Init, DistributionsHaveTheirMoments) {
-  const Moments normal = moments(init.make({400, 300}, Scheme::normal(0.02)));
+  const Moments normal = moments(seeded_init.make({400, 300}, Scheme::normal(0.02)));
   EXPECT_NEAR(normal.mean, 0, 3e-4);
   EXPECT_NEAR(normal.deviation, 0.02, 2e-4);
   EXPECT_GT(normal.largest, 0.07);
 
   // A normal truncated at two deviations has 0.8796 of its deviation.
-  const Moments cut = moments(init.make({400, 300}, Scheme::truncated_normal(0.02)));
+  const Moments cut = moments(seeded_init.make({400, 300}, Scheme::truncated_normal(0.02)));
   EXPECT_NEAR(cut.deviation, 0.8796 * 0.02, 2e-4);
   EXPECT_LE(cut.largest, 0.04 + 1e-7);
 
   const double bound = std::sqrt(6.0 / (200 + 100));
-  const Moments xavier = moments(init.make({200, 100}, Scheme::xavier_uniform()));
+  const Moments xavier = moments(seeded_init.make({200, 100}, Scheme::xavier_uniform()));
   EXPECT_LE(xavier.largest, bound);
   EXPECT_GT(xavier.largest, 0.99 * bound);
   EXPECT_NEAR(xavier.deviation, bound / std::sqrt(3.0), 0.01 * bound);
-  EXPECT_NEAR(moments(init.make({400, 300}, Scheme::normal(0.02).scaled(0.5))).deviation, 0.01,
-              1e-4);
+  EXPECT_NEAR(moments(seeded_init.make({400, 300}, Scheme::normal(0.02).scaled(0.5))).deviation,
+              0.01, 1e-4);
 }
 
 TEST(Init, OrthogonalRowsOrColumns) {
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{7, 12}, {12, 7}, {9, 9}}) {
-    Init in = init;
+    Init in = seeded_init;
     in.dtype = DType::f64;
     const Tensor q = in.make({rows, columns}, Scheme::orthogonal(2)).detach();
     const Tensor square = rows <= columns ? matmul(q, transpose(q)) : matmul(transpose(q), q);
@@ -81,9 +81,9 @@ TEST(Init, OrthogonalRowsOrColumns) {
 
 TEST(Init, DependsOnSeedAndLabelsAlone) {
   const Scheme s = Scheme::normal(1);
-  EXPECT_TRUE(same_bits(init.at("a").make({9, 4}, s), init.at("a").make({9, 4}, s)));
-  EXPECT_FALSE(same_bits(init.at("a").make({9, 4}, s), init.at("b").make({9, 4}, s)));
-  EXPECT_FALSE(same_bits(init.at(1).make({9, 4}, s), init.at(2).make({9, 4}, s)));
+  EXPECT_TRUE(same_bits(seeded_init.at("a").make({9, 4}, s), seeded_init.at("a").make({9, 4}, s)));
+  EXPECT_FALSE(same_bits(seeded_init.at("a").make({9, 4}, s), seeded_init.at("b").make({9, 4}, s)));
+  EXPECT_FALSE(same_bits(seeded_init.at(1).make({9, 4}, s), seeded_init.at(2).make({9, 4}, s)));
   EXPECT_FALSE(same_bits(Init{.gen = Generator{1}}.make({9, 4}, s),
                          Init{.gen = Generator{2}}.make({9, 4}, s)));
 }
@@ -96,8 +96,8 @@ TEST(Init, PlansWithoutMemory) {
 }
 
 TEST(Init, RefusesSchemesThatNeedAMatrix) {
-  EXPECT_THROW(init.make({4}, Scheme::xavier_uniform()), ShapeError);
-  EXPECT_THROW(init.make({4}, Scheme::orthogonal()), ShapeError);
+  EXPECT_THROW(seeded_init.make({4}, Scheme::xavier_uniform()), ShapeError);
+  EXPECT_THROW(seeded_init.make({4}, Scheme::orthogonal()), ShapeError);
 }
 
 }  // namespace

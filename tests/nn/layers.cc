@@ -13,27 +13,20 @@
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/nn/numbers.h"
 
 namespace longspan {
 namespace {
 
 using test::distance;
+using test::hashed_numbers;
+using test::layer_init;
 using test::same_bits;
 
-const Init f64{.gen = Generator{3}, .dtype = DType::f64};
-
-Tensor numbers(const Shape& shape, uint64_t seed = 1) {
-  std::vector<double> v(static_cast<size_t>(numel(shape)));
-  for (size_t i = 0; i < v.size(); ++i) {
-    v[i] = 2.0 * to_uniform(philox_word(seed, static_cast<int64_t>(i))) - 1.0;
-  }
-  return Tensor::from(v, shape);
-}
-
 TEST(Linear, IsAMatrixProductAndABias) {
-  Linear layer(3, 2, true, f64, Scheme::normal(1));
+  Linear layer(3, 2, true, layer_init, Scheme::normal(1));
   test::randomise(layer, 1, 2);
-  const Tensor x = numbers({4, 5, 3});
+  const Tensor x = hashed_numbers({4, 5, 3});
   const std::vector<double> in = x.to_vector<double>(), w = layer.weight.to_vector<double>(),
                             b = layer.bias.to_vector<double>();
   std::vector<double> y;
@@ -50,7 +43,7 @@ TEST(Linear, IsAMatrixProductAndABias) {
 TEST(Linear, CastsItsWeightToTheInput) {
   Linear layer(8, 4, true, Init{.gen = Generator{1}}, Scheme::normal(1));
   for (const DType t : {DType::bf16, DType::f16}) {
-    const Tensor x = cast(numbers({3, 8}), t);
+    const Tensor x = cast(hashed_numbers({3, 8}), t);
     const Tensor y = layer.forward(x);
     EXPECT_EQ(y.dtype(), t);
     backward(y, ones_like(y));
@@ -98,7 +91,7 @@ TEST(Linear, ForwardEachIsForwardOfEach) {
 }
 
 TEST(Embedding, TakesRowsAndRefusesIdsOutside) {
-  const Embedding table(5, 3, f64, Scheme::normal(1));
+  const Embedding table(5, 3, layer_init, Scheme::normal(1));
   const Tensor y = table.forward(Tensor::from(std::vector<int64_t>{4, 0, 4}, {1, 3}));
   EXPECT_TRUE(same_bits(select(y, 1, 0), unsqueeze(contiguous(select(table.weight, 0, 4)), 0)));
   EXPECT_TRUE(same_bits(select(y, 1, 0), select(y, 1, 2)));
@@ -108,12 +101,12 @@ TEST(Embedding, TakesRowsAndRefusesIdsOutside) {
   } catch (const ValueError& e) {
     EXPECT_NE(std::string(e.what()).find('5'), std::string::npos) << e.what();
   }
-  EXPECT_THROW(table.forward(numbers({1, 2})), DTypeError);
+  EXPECT_THROW(table.forward(hashed_numbers({1, 2})), DTypeError);
 }
 
 TEST(Normalization, LayerAndRms) {
   for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
-    Normalization norm(kind, 4, 1e-5, f64);
+    Normalization norm(kind, 4, 1e-5, layer_init);
     test::randomise(norm, 0.5, 4);
     const std::vector<double> x{1, -2, 3, 0.5}, g = norm.weight.to_vector<double>();
     const std::vector<double> b =
@@ -160,7 +153,7 @@ TEST(Activation, EachIsItsFormula) {
 
 TEST(FeedForward, MayHaveNoBiases) {
   FeedForward ff({.d_model = 6, .d_ff = 8, .activation = Activation::geglu_tanh, .bias = false},
-                 f64);
+                 layer_init);
   std::vector<std::string> names;
   for (const NamedTensor& p : named_parameters(ff)) names.push_back(p.name);
   EXPECT_EQ(names, (std::vector<std::string>{"in.weight", "out.weight"}));
@@ -175,8 +168,8 @@ TEST(FeedForward, DropsItsActivationsInTrainingOnly) {
                         .dropout = 0.5f,
                         .weights = Scheme::normal(1),
                         .out_weights = Scheme::normal(1)},
-                       f64);
-  const Tensor x = numbers({2, 3, 6});
+                       layer_init);
+  const Tensor x = hashed_numbers({2, 3, 6});
   const Pass a{.training = true, .gen = Generator{1}}, b{.training = true, .gen = Generator{2}};
   EXPECT_TRUE(same_bits(ff.forward(x, {}, Pass{}).y, ff.forward(x, {}, Pass{}).y));
   EXPECT_TRUE(same_bits(ff.forward(x, {}, a).y, ff.forward(x, {}, a).y));
@@ -197,7 +190,7 @@ TEST(Positions, SinusoidIsItsFormula) {
 }
 
 TEST(Positions, LearnedTableNamesItsLimit) {
-  const LearnedPositions table(8, 4, f64, Scheme::normal(1));
+  const LearnedPositions table(8, 4, layer_init, Scheme::normal(1));
   EXPECT_TRUE(same_bits(table.forward(3, 5), contiguous(narrow(table.weight, 0, 3, 5))));
   try {
     table.forward(4, 5);

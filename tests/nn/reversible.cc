@@ -19,19 +19,14 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
-#include "tests/harness/model_info.h"
+#include "tests/nn/small_stack.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
 
-constexpr int64_t B = 2, L = 13, D = 16, F = 32;
-const Pass training{.training = true, .gen = Generator{5}};
-const Init in_f32{.gen = Generator{7}};
-const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
-
 /// Computes Drop(layer(norm(x))).
-struct Branch final : Layer {
+struct NormedBranch final : Layer {
   Normalization norm;
   std::unique_ptr<Layer> layer;
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
@@ -51,7 +46,7 @@ struct Steps final : Module {
 };
 
 std::shared_ptr<Layer> branch(std::unique_ptr<Layer> layer, const Init& init) {
-  auto b = std::make_shared<Branch>();
+  auto b = std::make_shared<NormedBranch>();
   b->norm = Normalization(NormKind::layer, D, 1e-5, init.at("norm"));
   b->layer = std::move(layer);
   return b;
@@ -82,16 +77,6 @@ Steps blocks(int64_t count, const Init& init, bool cross = false, double gain = 
     s.list.push_back(branch(std::make_unique<FeedForward>(ff, at.at("ff")), at.at("ff")));
   }
   return s;
-}
-
-Tensor numbers(const Shape& shape, const char* label, const Init& init) {
-  return init.at(label).make(shape, Scheme::normal(1)).detach();
-}
-
-Tensor leaf(const Shape& shape, const char* label, const Init& init) {
-  Tensor x = numbers(shape, label, init);
-  set_requires_grad(x);
-  return x;
 }
 
 LayerContext local() {
@@ -134,16 +119,6 @@ std::vector<Tensor> outcome(Steps& steps, const Init& init, const ReversibleOpti
   std::vector<Tensor> all{y.detach(), grad(x), grad(context)};
   for (const Tensor& w : parameters(steps)) all.push_back(grad(w));
   return all;
-}
-
-void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
-    if (a[i]) {
-      EXPECT_TRUE(same_bits(a[i], b[i])) << i;
-    }
-  }
 }
 
 /// Returns the largest |a - b| / |b| over the tensors, in the L2 norm.
@@ -205,7 +180,7 @@ double drift(int64_t count, const ReversibleOptions& options, DType dtype = DTyp
                               .out_weights = unit(inner)};
   Steps steps;
   for (int64_t i = 0; i < 2 * count; ++i) {
-    auto b = std::make_shared<Branch>();
+    auto b = std::make_shared<NormedBranch>();
     b->norm = Normalization(NormKind::layer, width, 1e-5, init.at(i).at("norm"));
     b->layer = std::make_unique<FeedForward>(ff, init.at(i));
     steps.list.push_back(b);
@@ -295,7 +270,7 @@ TEST(Memory, SharedLayersGetEveryGradient) {
 }
 
 /// A layer that runs a function that a test chooses.
-struct Odd final : Layer {
+struct OddScale final : Layer {
   std::function<Output(const Tensor&, const LayerContext&, Pass)> f;
   Tensor weight;
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
@@ -308,7 +283,7 @@ TEST(Memory, MasksAreTheSameWhenDrawnAgain) {
   std::vector<std::vector<float>> masks;
   Steps steps;
   for (int i = 0; i < 3; ++i) {
-    auto odd = std::make_shared<Odd>();
+    auto odd = std::make_shared<OddScale>();
     odd->f = [&](const Tensor& x, const LayerContext&, Pass pass) {
       masks.push_back(dropout(ones_like(x.detach()), 0.5, pass).to_vector<float>());
       return dropout(x, 0.5, pass);
@@ -379,8 +354,8 @@ TEST(Memory, ReversibleMemoryDoesNotGrowFromStepToStep) {
 }
 
 /// Returns a layer that scales each row by its entry of `choices`, and counts a mean.
-std::shared_ptr<Odd> chooser(int* decided) {
-  auto odd = std::make_shared<Odd>();
+std::shared_ptr<OddScale> chooser(int* decided) {
+  auto odd = std::make_shared<OddScale>();
   odd->weight = leaf({D, D}, "weight", in_f32);
   odd->f = [decided, odd = odd.get()](const Tensor& x, const LayerContext& ctx, Pass) {
     Output out;
@@ -433,7 +408,7 @@ TEST(Memory, StatisticsAndDecisionsAreMadeOnce) {
 TEST(Memory, AuxiliaryLossesAndContextAreDifferentiable) {
   Steps steps = blocks(2, in_f64, true);
   for (size_t i : {1u, 3u}) {
-    auto odd = std::make_shared<Odd>();
+    auto odd = std::make_shared<OddScale>();
     odd->weight = leaf({D}, "weight", in_f64.at(static_cast<int64_t>(i)));
     odd->f = [odd = odd.get()](const Tensor& x, const LayerContext& ctx, Pass) {
       Output out(tanh(mul(x, odd->weight)));

@@ -14,14 +14,12 @@
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
-#include "tests/harness/model_info.h"
+#include "tests/nn/small_stack.h"
 
 namespace longspan::test {
 namespace {
 
-constexpr int64_t B = 2, L = 9, D = 8;
-const Pass training{.training = true, .gen = Generator{5}};
-const Init in_f32{.gen = Generator{7}};
+constexpr int64_t kLength = 9, kWidth = 8;
 
 struct Made {
   NormPlace place = NormPlace::pre;
@@ -30,7 +28,7 @@ struct Made {
   float dropout = 0.1f;
 };
 
-Normalization norm_of(const Init& init) { return {NormKind::layer, D, 1e-5, init}; }
+Normalization norm_of(const Init& init) { return {NormKind::layer, kWidth, 1e-5, init}; }
 
 /// Returns a stack in which every norm has its own gain, so that none can replace another
 /// unnoticed.
@@ -39,7 +37,7 @@ Stack make(const Made& m, const MemoryPolicy& policy) {
   std::vector<Block> blocks;
   for (int64_t i = 0; i < m.layers; ++i) {
     const Init at = in_f32.at(i);
-    AttentionOptions attention{.d_model = D,
+    AttentionOptions attention{.d_model = kWidth,
                                .n_head = 2,
                                .dropout = m.dropout,
                                .weights = weights,
@@ -53,10 +51,11 @@ Stack make(const Made& m, const MemoryPolicy& policy) {
     attention.cross = true;
     if (m.cross) heads("cross");
     const FeedForwardOptions ff{
-        .d_model = D, .d_ff = 2 * D, .weights = weights, .out_weights = weights};
+        .d_model = kWidth, .d_ff = 2 * kWidth, .weights = weights, .out_weights = weights};
     list.push_back({"ff", norm_of(at.at("norm")), std::make_unique<FeedForward>(ff, at.at("ff"))});
     LearnedPositions positions;
-    if (m.positions) positions = LearnedPositions(64, D, at.at("position"), Scheme::normal(0.3));
+    if (m.positions)
+      positions = LearnedPositions(64, kWidth, at.at("position"), Scheme::normal(0.3));
     blocks.emplace_back(m.place, m.dropout, std::move(list), std::move(positions));
   }
   std::optional<Normalization> final_norm;
@@ -66,19 +65,10 @@ Stack make(const Made& m, const MemoryPolicy& policy) {
   return stack;
 }
 
-Tensor numbers(const Shape& shape, const char* label) {
-  return in_f32.at(label).make(shape, Scheme::normal(1)).detach();
-}
-Tensor leaf(const Shape& shape, const char* label) {
-  Tensor x = numbers(shape, label);
-  set_requires_grad(x);
-  return x;
-}
-
 /// Returns all results of a training step: outputs of all layers, memory, gradients.
 std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType compute = DType::f32) {
   Stack stack = make(m, policy);
-  const Tensor x = leaf({B, L, D}, "x"), context = leaf({B, 4, D}, "context");
+  const Tensor x = leaf({B, kLength, kWidth}, "x"), context = leaf({B, 4, kWidth}, "context");
   LayerContext ctx;
   ctx.pattern = patterns::local(4);
   ctx.encoder_pattern = patterns::dense();
@@ -86,7 +76,8 @@ std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType comput
   SegmentMemory memory;
   ctx.mem_len = 3;
   memory.layers.resize(static_cast<size_t>(m.layers));
-  for (LayerMemory& l : memory.layers) l.set(InputRows{.states = numbers({B, 2, D}, "states")});
+  for (LayerMemory& l : memory.layers)
+    l.set(InputRows{.states = numbers({B, 2, kWidth}, "states", in_f32)});
   std::vector<Tensor> each;
   const Stack::Result r = stack.forward(cast(x, compute), ctx, memory, training, &each);
   backward(add(sum(square(cast(r.y, DType::f32))), sum(cast(each[0], DType::f32))));
@@ -95,16 +86,6 @@ std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType comput
   for (const LayerMemory& l : r.memory.layers) all.push_back(l.get<InputRows>().states);
   for (const Tensor& w : parameters(stack)) all.push_back(grad(w));
   return all;
-}
-
-void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
-    if (a[i]) {
-      EXPECT_TRUE(same_bits(a[i], b[i])) << i;
-    }
-  }
 }
 
 TEST(Memory, StacksOfTwoStreamsHaveTheGradientsOfTheStoredOnes) {
@@ -131,7 +112,7 @@ TEST(Memory, NormsBehindSumsStandBeforeWhatReadsThem) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
     const Made m{.place = place, .layers = 2};
     const Stack stack = make(m, "reversible");
-    const Tensor x = numbers({B, L, D}, "x");
+    const Tensor x = numbers({B, kLength, kWidth}, "x", in_f32);
     LayerContext ctx;
     ctx.pattern = patterns::causal();
     const NoGrad off;
@@ -160,16 +141,16 @@ TEST(Memory, NormsBehindSumsStandBeforeWhatReadsThem) {
 TEST(Memory, TwoStreamsDecodeTokenByToken) {
   for (const char* policy : {"reversible", "reversible:exact"}) {
     const Stack stack = make({.cross = true, .positions = true, .dropout = 0}, policy);
-    const Tensor x = numbers({B, L, D}, "x");
+    const Tensor x = numbers({B, kLength, kWidth}, "x", in_f32);
     LayerContext ctx;
     ctx.pattern = patterns::causal();
     ctx.encoder_pattern = patterns::dense();
-    ctx.encoder_output = numbers({B, 4, D}, "context");
+    ctx.encoder_output = numbers({B, 4, kWidth}, "context", in_f32);
     const NoGrad off;
     const Tensor whole = stack.forward(x, ctx, {}, Pass{}).y;
     SegmentMemory memory;
     ctx.decoding = true;
-    for (int64_t t = 0; t < L; ++t) {
+    for (int64_t t = 0; t < kLength; ++t) {
       ctx.position = t;
       Stack::Result r = stack.forward(narrow(x, 1, t, 1), ctx, memory, Pass{});
       memory = std::move(r.memory);
@@ -179,10 +160,10 @@ TEST(Memory, TwoStreamsDecodeTokenByToken) {
 }
 
 TEST(Memory, SavedBytesOfStacksDoNotDependOnDepth) {
-  const int64_t stream = memory::block_bytes(B * L * D * 4);
+  const int64_t stream = memory::block_bytes(B * kLength * kWidth * 4);
   const auto saved = [&](int64_t layers, const char* policy) {
     const Stack stack = make({.place = NormPlace::post, .layers = layers}, policy);
-    const Tensor x = leaf({B, L, D}, "x");
+    const Tensor x = leaf({B, kLength, kWidth}, "x");
     LayerContext ctx;
     ctx.pattern = patterns::local(4);
     const int64_t before = memory_tracker().live()[Category::saved];
@@ -197,7 +178,7 @@ TEST(Memory, SavedBytesOfStacksDoNotDependOnDepth) {
 }
 
 TEST(Memory, NumbersBeyondTheGridAreAnError) {
-  const Tensor x = mul(leaf({B, L, D}, "x"), 1000.0);
+  const Tensor x = mul(leaf({B, kLength, kWidth}, "x"), 1000.0);
   LayerContext ctx;
   ctx.pattern = patterns::causal();
   const Stack fine = make({}, "reversible:exact"), coarse = make({}, "reversible:exact:8");

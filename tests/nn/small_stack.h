@@ -12,7 +12,7 @@
 
 namespace longspan::test {
 
-inline constexpr int64_t D = 16, F = 32;
+inline constexpr int64_t B = 2, L = 13, D = 16, F = 32;
 inline const Pass training{.training = true, .gen = Generator{5}};
 
 inline Block small_block(const Init& init, bool cross) {
@@ -48,7 +48,12 @@ inline Stack small_stack(const MemoryPolicy& policy, int64_t layers, const Init&
 }
 
 inline Tensor numbers(const Shape& shape, const char* label, const Init& init) {
-  Tensor x = init.at(label).make(shape, Scheme::normal(1)).detach();
+  return init.at(label).make(shape, Scheme::normal(1)).detach();
+}
+
+inline Tensor leaf(const Shape& shape, const char* label = "x", const Init& init = in_f32) {
+  Tensor x = numbers(shape, label, init);
+  set_requires_grad(x);
   return x;
 }
 
@@ -72,16 +77,12 @@ inline void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>&
 template <class Run>
 std::vector<Tensor> outcome(Module& module, const Init& init, Run&& run) {
   for (const Tensor& w : parameters(module)) set_grad(w, {});
-  Tensor x = numbers({2, 13, D}, "x", init);
-  set_requires_grad(x);
+  const Tensor x = leaf({B, L, D}, "x", init);
   const Tensor y = run(x);
   backward(y, numbers(y.shape(), "dy", init));
   std::vector<Tensor> all{y.detach(), grad(x)};
   for (const Tensor& w : parameters(module)) all.push_back(grad(w));
   return all;
 }
-
-inline const Init in_f32{.gen = Generator{7}};
-inline const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
 
 }  // namespace longspan::test

@@ -15,7 +15,7 @@
 namespace longspan::test {
 namespace {
 
-struct Function {
+struct MeasuredFunction {
   const char* name;
   Tensor (*run)(const Tensor&);
   double (*exact)(double);
@@ -45,7 +45,7 @@ std::vector<float> points(double low, double high) {
   return x;
 }
 
-const Function functions[] = {
+const MeasuredFunction kFunctions[] = {
     {"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -100, 88,
      2},
     {"log", [](const Tensor& x) { return log(x); }, [](double x) { return std::log(x); }, 0, 3e38,
@@ -70,7 +70,7 @@ const Function functions[] = {
 };
 
 TEST(Accuracy, FunctionsOfF32) {
-  for (const Function& f : functions) {
+  for (const MeasuredFunction& f : kFunctions) {
     const std::vector<float> x = points(f.low, f.high);
     const auto n = static_cast<int64_t>(x.size());
     ASSERT_GT(n, 10'000) << f.name;
@@ -94,8 +94,6 @@ TEST(Accuracy, FunctionsOfF32) {
 }
 
 TEST(Accuracy, WhereFunctionsEnd) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const float nan = std::numeric_limits<float>::quiet_NaN();
   struct Case {
     const char* name;
     Tensor (*run)(const Tensor&);
@@ -111,37 +109,37 @@ TEST(Accuracy, WhereFunctionsEnd) {
   const auto sigmoid_ = [](const Tensor& x) { return sigmoid(x); };
   const auto softplus_ = [](const Tensor& x) { return softplus(x); };
   const auto erf_ = [](const Tensor& x) { return erf(x); };
-  const Case cases[] = {{"exp", exp_, -inf, 0},
-                        {"exp", exp_, inf, inf},
-                        {"exp", exp_, 89, inf},
-                        {"exp", exp_, nan, nan},
-                        {"log", log_, 0, -inf},
-                        {"log", log_, inf, inf},
-                        {"log", log_, -1, nan},
-                        {"log", log_, nan, nan},
-                        {"log1p", log1p_, -1, -inf},
-                        {"log1p", log1p_, inf, inf},
-                        {"log1p", log1p_, -2, nan},
-                        {"log1p", log1p_, nan, nan},
-                        {"elu", elu_, -inf, -1},
-                        {"elu", elu_, inf, inf},
-                        {"elu", elu_, nan, nan},
-                        {"sin", sin_, inf, nan},
-                        {"sin", sin_, nan, nan},
-                        {"cos", cos_, -inf, nan},
+  const Case cases[] = {{"exp", exp_, -INFINITY, 0},
+                        {"exp", exp_, INFINITY, INFINITY},
+                        {"exp", exp_, 89, INFINITY},
+                        {"exp", exp_, NAN, NAN},
+                        {"log", log_, 0, -INFINITY},
+                        {"log", log_, INFINITY, INFINITY},
+                        {"log", log_, -1, NAN},
+                        {"log", log_, NAN, NAN},
+                        {"log1p", log1p_, -1, -INFINITY},
+                        {"log1p", log1p_, INFINITY, INFINITY},
+                        {"log1p", log1p_, -2, NAN},
+                        {"log1p", log1p_, NAN, NAN},
+                        {"elu", elu_, -INFINITY, -1},
+                        {"elu", elu_, INFINITY, INFINITY},
+                        {"elu", elu_, NAN, NAN},
+                        {"sin", sin_, INFINITY, NAN},
+                        {"sin", sin_, NAN, NAN},
+                        {"cos", cos_, -INFINITY, NAN},
                         {"cos", cos_, 0, 1},
-                        {"tanh", tanh_, inf, 1},
-                        {"tanh", tanh_, -inf, -1},
-                        {"tanh", tanh_, nan, nan},
-                        {"sigmoid", sigmoid_, inf, 1},
-                        {"sigmoid", sigmoid_, -inf, 0},
-                        {"sigmoid", sigmoid_, nan, nan},
-                        {"softplus", softplus_, inf, inf},
-                        {"softplus", softplus_, -inf, 0},
-                        {"softplus", softplus_, nan, nan},
-                        {"erf", erf_, inf, 1},
-                        {"erf", erf_, -inf, -1},
-                        {"erf", erf_, nan, nan}};
+                        {"tanh", tanh_, INFINITY, 1},
+                        {"tanh", tanh_, -INFINITY, -1},
+                        {"tanh", tanh_, NAN, NAN},
+                        {"sigmoid", sigmoid_, INFINITY, 1},
+                        {"sigmoid", sigmoid_, -INFINITY, 0},
+                        {"sigmoid", sigmoid_, NAN, NAN},
+                        {"softplus", softplus_, INFINITY, INFINITY},
+                        {"softplus", softplus_, -INFINITY, 0},
+                        {"softplus", softplus_, NAN, NAN},
+                        {"erf", erf_, INFINITY, 1},
+                        {"erf", erf_, -INFINITY, -1},
+                        {"erf", erf_, NAN, NAN}};
   for (const Case& c : cases) {
     // Tests the value at index 3, in a full vector, and at index 20, in a partial one.
     std::vector<float> x(21, 0.5f);
@@ -161,8 +159,7 @@ TEST(Accuracy, WhereFunctionsEnd) {
 
 /// maximum() and minimum() return NaN if either operand is NaN.
 TEST(Accuracy, LargerAndSmallerOfNaN) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> a(37, nan), b(37, 1.0f);
+  const std::vector<float> a(37, NAN), b(37, 1.0f);
   const Tensor x = Tensor::from(a, {37}), y = Tensor::from(b, {37});
   for (const Tensor& z : {maximum(x, y), maximum(y, x), minimum(x, y), minimum(y, x)}) {
     for (int i = 0; i < 37; ++i) {

@@ -9,9 +9,7 @@
 #include "ops/elementwise.h"
 #include "tests/ops/attention_laws.h"
 
-namespace longspan {
-
-using namespace attention_test;
+namespace longspan::attention_test {
 
 namespace {
 
@@ -386,7 +384,7 @@ Case all_at_once(int64_t length, int64_t batch) {
 
 }  // namespace
 
-const std::vector<Feature>& attention_test::features() {
+const std::vector<Feature>& features() {
   static const std::vector<Feature> all = {
       {"rules by head", rules_by_head},
       {"earlier", earlier},
@@ -746,7 +744,7 @@ TEST(AttentionFeatures, SpansOfQueriesWithoutSamplesOrWithOneKey) {
 
 }  // namespace
 
-void attention_test::expect_no_first_keys(DType dtype) {
+void expect_no_first_keys(DType dtype) {
   for (const int64_t batch : {1, 2}) {
     const int64_t rows = 30, keys = 9;
     const auto of = [&](int64_t n, int64_t width, uint64_t key) {
@@ -775,7 +773,7 @@ TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DTy
 
 }  // namespace
 
-void attention_test::expect_few_queries(DType dtype, bool relations) {
+void expect_few_queries(DType dtype, bool relations) {
   struct Counts {
     int64_t batch, queries, keys, side_keys;
   };
@@ -818,7 +816,7 @@ void attention_test::expect_few_queries(DType dtype, bool relations) {
   expect_near(run(x, lengths, dtype), solve(x), dtype, "lengths");
 }
 
-Case attention_test::globals_beside_windows(int64_t side_keys) {
+Case globals_beside_windows(int64_t side_keys) {
   constexpr int64_t length = 1600, rows = kernels::kAttentionTileRows, globals = 70, reach = 40;
   // window_of() returns the window of keys of row i, which depends on its tile. row() and key()
   // return whether a row or a key is global.
@@ -858,7 +856,7 @@ Case attention_test::globals_beside_windows(int64_t side_keys) {
   return c;
 }
 
-void attention_test::expect_globals_beside_windows(DType dtype) {
+void expect_globals_beside_windows(DType dtype) {
   Case c = globals_beside_windows(33);
   expect_near(run(c.x, c.pattern, dtype), solve(c.x), dtype, "globals");
   c = globals_beside_windows(0);
@@ -923,7 +921,7 @@ std::vector<AttentionPattern> two_parts(const AttentionPattern& whole, int64_t q
 
 }  // namespace
 
-std::vector<AttentionPattern> attention_test::parts_of(const Case& c) {
+std::vector<AttentionPattern> parts_of(const Case& c) {
   return two_parts(c.pattern, c.x.n.queries, c.x.n.keys, c.x.side.keys);
 }
 
@@ -1060,4 +1058,4 @@ TEST(AttentionMerge, RejectsBadInput) {
 }
 
 }  // namespace
-}  // namespace longspan
+}  // namespace longspan::attention_test

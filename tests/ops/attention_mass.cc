@@ -16,7 +16,7 @@
 namespace longspan::test {
 namespace {
 
-Tensor numbers(const Shape& shape, const char* name, DType dtype = DType::f64) {
+Tensor named_numbers(const Shape& shape, const char* name, DType dtype = DType::f64) {
   return cast(normal(shape, Generator{4}.fork(name), 0.0, 1.0, DType::f64), dtype);
 }
 
@@ -33,11 +33,12 @@ Tensor by_weights(const Tensor& q, const Tensor& k, const AttentionPattern& patt
 TEST(AttentionMass, IsTheSumOfTheWeightsOfAllQueries) {
   for (const auto& [queries, keys] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 7}, {5, 130}, {100, 100}, {0, 4}}) {
-    const Tensor q = numbers({2, 3, queries, 4}, "q"), k = numbers({2, 3, keys, 4}, "k");
+    const Tensor q = named_numbers({2, 3, queries, 4}, "q"),
+                 k = named_numbers({2, 3, keys, 4}, "k");
     ScoreTerms terms;
     terms.id = {keys - 1, 0};
-    terms.relation_key = numbers({3, keys, 4}, "a");
-    terms.relation_query = numbers({2, 3, queries, 4}, "r");
+    terms.relation_key = named_numbers({3, keys, 4}, "a");
+    terms.relation_query = named_numbers({2, 3, queries, 4}, "r");
     for (const bool masked : {false, true}) {
       AttentionPattern pattern = patterns::causal();
       if (masked) pattern.mask.k_begin = Tensor::from(std::vector<int64_t>{keys / 2, keys}, {2});
@@ -57,7 +58,8 @@ TEST(AttentionMass, IsTheSumOfTheWeightsOfAllQueries) {
 }
 
 TEST(AttentionMass, LeavesNoGradientAndRecordsNothing) {
-  Tensor q = numbers({1, 2, 5, 4}, "q", DType::f32), k = numbers({1, 2, 5, 4}, "k", DType::f32);
+  Tensor q = named_numbers({1, 2, 5, 4}, "q", DType::f32),
+         k = named_numbers({1, 2, 5, 4}, "k", DType::f32);
   set_requires_grad(q);
   set_requires_grad(k);
   const Tensor mass = attention_mass(q, k, patterns::dense());
@@ -69,9 +71,9 @@ TEST(AttentionMass, LeavesNoGradientAndRecordsNothing) {
 }
 
 TEST(AttentionMass, SaysWhatDoesNotFit) {
-  const Tensor q = numbers({1, 2, 5, 4}, "q");
-  EXPECT_THROW(attention_mass(q, numbers({1, 2, 4}, "k"), patterns::dense()), ShapeError);
-  EXPECT_THROW(attention_mass(q, numbers({1, 2, 5, 3}, "k"), patterns::dense()), ShapeError);
+  const Tensor q = named_numbers({1, 2, 5, 4}, "q");
+  EXPECT_THROW(attention_mass(q, named_numbers({1, 2, 4}, "k"), patterns::dense()), ShapeError);
+  EXPECT_THROW(attention_mass(q, named_numbers({1, 2, 5, 3}, "k"), patterns::dense()), ShapeError);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kLength = 70;
 const double kOffsets[] = {1e2, 1e4, 1e6};
 
-Tensor drawn(const Shape& shape, uint64_t seed, DType dtype = DType::f32) {
+Tensor normal_leaf(const Shape& shape, uint64_t seed, DType dtype = DType::f32) {
   Tensor x = make(randn(shape), Generator{seed}, {dtype, DType::f64, Layout::contiguous, {}});
   return set_requires_grad(x);
 }
@@ -54,9 +54,9 @@ void check_bound(const Outcome& with, const Outcome& without, double offset, dou
   near(with.dv, without.dv, "dv");
 }
 
-Outcome attend(double offset, const std::vector<AttentionPattern>& patterns) {
-  const Tensor q = drawn({1, 2, kLength, 8}, 1), k = drawn({1, 2, kLength, 8}, 2),
-               v = drawn({1, 2, kLength, 5}, 3);
+Outcome attend_with_offset(double offset, const std::vector<AttentionPattern>& patterns) {
+  const Tensor q = normal_leaf({1, 2, kLength, 8}, 1), k = normal_leaf({1, 2, kLength, 8}, 2),
+               v = normal_leaf({1, 2, kLength, 5}, 3);
   Tensor c = longspan::full({1}, offset);
   set_requires_grad(c);
   ScoreTerms terms;
@@ -64,7 +64,7 @@ Outcome attend(double offset, const std::vector<AttentionPattern>& patterns) {
   terms.relation_bias = c;
   const Keys keys{k, v};
   const Tensor out = block_attention(q, {&keys, 1}, patterns, terms).out;
-  backward(out, drawn({1, 2, kLength, 5}, 4).detach());
+  backward(out, normal_leaf({1, 2, kLength, 5}, 4).detach());
   return {out.detach(), grad(q), grad(k), grad(v), grad(c)};
 }
 
@@ -75,9 +75,9 @@ TEST(AttentionOffset, OfBlocksIsBoundByTheRoundingOfScores) {
   const std::vector<AttentionPattern> all[] = {
       {patterns::causal()}, {patterns::dense()}, {early, late}};
   for (const auto& patterns : all) {
-    const Outcome without = attend(0, patterns);
+    const Outcome without = attend_with_offset(0, patterns);
     for (const double offset : kOffsets) {
-      const Outcome with = attend(offset, patterns);
+      const Outcome with = attend_with_offset(offset, patterns);
       if (offset < 1e6) {
         check_bound(with, without, offset, 8, fmt::format("{} patterns", patterns.size()));
       }
@@ -111,15 +111,15 @@ TEST(AttentionOffset, OfEdgesIsBoundByTheRoundingOfScores) {
   const auto layout = tree_edges(std::vector<int64_t>{37}, {.k = 2, .clip = 1});
   const int64_t nodes = layout->n_rows;
   const auto run = [&](double offset) {
-    const Tensor q = drawn({1, 2, nodes, 8}, 1), k = drawn({1, 2, nodes, 8}, 2),
-                 v = drawn({1, 2, nodes, 5}, 3);
+    const Tensor q = normal_leaf({1, 2, nodes, 8}, 1), k = normal_leaf({1, 2, nodes, 8}, 2),
+                 v = normal_leaf({1, 2, nodes, 5}, 3);
     // A further column of ones in q and of the offset in k.
     const Tensor more = longspan::full({1, 2, nodes, 1}, offset);
     const Tensor wide_q = concat({q, ones_like(more)}, 3);
     Tensor c = more.detach();
     set_requires_grad(c);
     const Tensor out = edge_attention(wide_q, concat({k, c}, 3), v, {}, layout, 1);
-    backward(out, drawn({1, 2, nodes, 5}, 4).detach());
+    backward(out, normal_leaf({1, 2, nodes, 5}, 4).detach());
     return Outcome{out.detach(), grad(q), grad(k), grad(v), grad(c)};
   };
   const Outcome without = run(0);
@@ -133,8 +133,8 @@ TEST(AttentionOffset, OfEdgesIsBoundByTheRoundingOfScores) {
 TEST(AttentionOffset, OfEntmaxIsBoundByTheRoundingOfScores) {
   for (const double alpha : {1.0, 1.3, 1.5, 2.0}) {
     const auto run = [&](double offset) {
-      const Tensor q = drawn({1, 2, kLength, 8}, 1), k = drawn({1, 2, kLength, 8}, 2),
-                   v = drawn({1, 2, kLength, 5}, 3);
+      const Tensor q = normal_leaf({1, 2, kLength, 8}, 1), k = normal_leaf({1, 2, kLength, 8}, 2),
+                   v = normal_leaf({1, 2, kLength, 5}, 3);
       const Tensor more = longspan::full({1, 2, kLength, 1}, offset);
       // On a grid of 1/64 scores with an offset of 2^10 are exact.
       const auto grid = [](const Tensor& x) { return round_to_grid(x, 3); };
@@ -142,7 +142,7 @@ TEST(AttentionOffset, OfEntmaxIsBoundByTheRoundingOfScores) {
           entmax_attention(concat({grid(q), ones_like(more)}, 3), concat({grid(k), more}, 3),
                            grid(v), patterns::causal(), longspan::full({1}, alpha), 1)
               .out;
-      backward(y, drawn({1, 2, kLength, 5}, 4).detach());
+      backward(y, normal_leaf({1, 2, kLength, 5}, 4).detach());
       return Outcome{y.detach(), grad(q), grad(k), grad(v), {}};
     };
     // Thresholds count from the largest score, so that nothing at all changes.
@@ -159,9 +159,10 @@ TEST(AttentionOffset, OfEntmaxIsBoundByTheRoundingOfScores) {
 TEST(AttentionOffset, NaNReachesItsRowAndNoOther) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (const int64_t at : {int64_t{0}, int64_t{5}, kLength - 1}) {
-      const Tensor k = drawn({1, 1, kLength, 8}, 2, dtype), v = drawn({1, 1, kLength, 5}, 3, dtype);
+      const Tensor k = normal_leaf({1, 1, kLength, 8}, 2, dtype),
+                   v = normal_leaf({1, 1, kLength, 5}, 3, dtype);
       std::vector<double> values =
-          flatten(cast(drawn({1, 1, kLength, 8}, 1, dtype).detach(), DType::f64))
+          flatten(cast(normal_leaf({1, 1, kLength, 8}, 1, dtype).detach(), DType::f64))
               .to_vector<double>();
       values[static_cast<size_t>(at * 8 + 3)] = std::nan("");
       Tensor q = cast(Tensor::from(values, {1, 1, kLength, 8}), dtype).detach();
@@ -169,7 +170,7 @@ TEST(AttentionOffset, NaNReachesItsRowAndNoOther) {
       AttentionPattern pattern = patterns::causal();
       pattern.mask.k_begin = Tensor::from(std::vector<int64_t>{3}, {1});
       const AttentionResult y = block_attention(q, k, v, pattern);
-      backward(y.out, drawn({1, 1, kLength, 5}, 4, dtype).detach());
+      backward(y.out, normal_leaf({1, 1, kLength, 5}, 4, dtype).detach());
       const auto numbers = [](const Tensor& x) {
         return flatten(cast(x.detach(), DType::f64)).to_vector<double>();
       };

@@ -16,11 +16,9 @@
 #include "tests/harness/op_info.h"
 #include "tests/ops/attention_laws.h"
 
-namespace longspan {
+namespace longspan::attention_test {
 
-using namespace attention_test;
-
-std::vector<PatternCase> attention_test::cases() {
+std::vector<PatternCase> cases() {
   std::vector<PatternCase> all;
   all.push_back({patterns::dense(), [](int64_t, int64_t) { return true; }});
   all.push_back({patterns::causal(), [](int64_t p, int64_t j) { return j <= p; }});
@@ -1172,4 +1170,4 @@ const test::Registered plain_info = attention_info("block_attention", false);
 const test::Registered shaw_info = attention_info("block_attention_relations", true);
 
 }  // namespace
-}  // namespace longspan
+}  // namespace longspan::attention_test

@@ -7,19 +7,19 @@
 namespace longspan::test {
 namespace {
 
-const std::vector<Sample> shapes = {
+const std::vector<Sample> copy_samples = {
     {"rows", {randn({5, 7})}}, {"rank 0", {randn({})}},         {"empty", {randn({0, 3})}},
     {"one", {randn({1, 1})}},  {"deep", {randn({2, 3, 2, 5})}}, {"long", {randn({130})}},
 };
 const std::vector<Sample> big = {{"large", {randn({400, 301})}}};
 
-const auto same = [](Arrays in) { return in[0]; };
+const auto first_input = [](Arrays in) { return in[0]; };
 
 const OpInfo clone_info_ = {
     .name = "clone",
     .run = [](Inputs in) { return clone(in[0]); },
-    .reference = same,
-    .samples = shapes,
+    .reference = first_input,
+    .samples = copy_samples,
     .large = big,
     .row_inputs = {0},
 };
@@ -28,8 +28,8 @@ const Registered clone_entry = clone_info_, clone_integers = on_integers(clone_i
 const Registered contiguous_info = OpInfo{
     .name = "contiguous",
     .run = [](Inputs in) { return contiguous(in[0]); },
-    .reference = same,
-    .samples = shapes,
+    .reference = first_input,
+    .samples = copy_samples,
     .large = big,
 };
 
@@ -85,8 +85,8 @@ const Registered to_i64 = cast_integers_to(DType::i64), to_i32 = cast_integers_t
 const Registered to_device_info = OpInfo{
     .name = "to_device",
     .run = [](Inputs in) { return to_device(to_device(in[0], best_device()), Device{}); },
-    .reference = same,
-    .samples = shapes,
+    .reference = first_input,
+    .samples = copy_samples,
     .large = big,
     .rejects = {rejects<DeviceError>("no such device", {randn({2})}, "is not available", {},
                                      [](Inputs in) {
@@ -95,7 +95,7 @@ const Registered to_device_info = OpInfo{
     .unrecorded = true,
 };
 
-Array joined(const Arrays& in, int axis) {
+Array concatenated(const Arrays& in, int axis) {
   Shape shape = in[0].shape;
   axis = axis < 0 ? axis + shape.rank() : axis;
   shape[axis] = 0;
@@ -114,7 +114,7 @@ Array joined(const Arrays& in, int axis) {
 const OpInfo concat_info_ = {
     .name = "concat",
     .run = [](Inputs in) { return concat(in.all(), in.integer(0)); },
-    .reference = [](Arrays in) { return joined(in, in.integer(0)); },
+    .reference = [](Arrays in) { return concatenated(in, in.integer(0)); },
     .samples = {{"rows", {randn({2, 3}), randn({4, 3})}, {0}},
                 {"columns", {randn({3, 2}), randn({3, 1}), randn({3, 5})}, {-1}},
                 {"middle", {randn({2, 1, 3}), randn({2, 4, 3})}, {1}},
@@ -256,7 +256,7 @@ const Registered full_info = OpInfo{
           return Results<Array>{Array(s, 2.5),  Array(s, 0.0), Array(s, 1.0),
                                 Array(s, -1.0), Array(s, 0.0), Array(s, 1.0)};
         },
-    .samples = shapes,
+    .samples = copy_samples,
     .large = big,
     .rejects = {rejects<ShapeError>("negative size", {}, "negative size", {},
                                     [](Inputs) {

@@ -20,7 +20,7 @@ namespace longspan::test {
 namespace {
 
 /// The layouts of samples, by their first number.
-enum Kind {
+enum EdgeKind {
   tree,        // tokens, k, clip, causal
   leaves,      // the same, its leaves alone
   root,        // the same, its root alone
@@ -48,7 +48,7 @@ std::shared_ptr<const EdgeLayout> hand_made() {
 
 std::shared_ptr<const EdgeLayout> layout_of(std::span<const double> numbers) {
   const auto n = [&](size_t i) { return static_cast<int64_t>(numbers[i]); };
-  const auto kind = static_cast<Kind>(n(0));
+  const auto kind = static_cast<EdgeKind>(n(0));
   if (kind == by_hand) return hand_made();
   if (kind == two_trees) return tree_edges(std::vector{n(1), n(2)}, {.k = n(3), .clip = 1});
   if (kind == some_nodes) {
@@ -101,8 +101,8 @@ Array naive(Arrays in) {
   return out;
 }
 
-Sample sample(std::string name, std::vector<double> numbers, int64_t batch, int64_t heads,
-              int64_t d, int64_t w, bool labels = true) {
+Sample edge_sample(std::string name, std::vector<double> numbers, int64_t batch, int64_t heads,
+                   int64_t d, int64_t w, bool labels = true) {
   const auto layout = layout_of(numbers);
   return {
       std::move(name),
@@ -116,12 +116,12 @@ std::vector<InputSpec> inputs(int64_t rows, int64_t keys, int64_t d = 2, int64_t
           randn({labels, d})};
 }
 
-std::vector<InputSpec> with(std::vector<InputSpec> specs, size_t i, InputSpec spec) {
+std::vector<InputSpec> with_spec(std::vector<InputSpec> specs, size_t i, InputSpec spec) {
   specs[i] = std::move(spec);
   return specs;
 }
 
-Tensor run(Inputs in) {
+Tensor run_edge_attention(Inputs in) {
   return edge_attention(in[0], in[1], in[2], in[3], layout_of(numbers_of(in)));
 }
 
@@ -137,42 +137,42 @@ std::vector<int64_t> saved_bytes(Inputs in) {
 
 const Registered edge_attention_info = OpInfo{
     .name = "edge_attention",
-    .run = run,
+    .run = run_edge_attention,
     .reference = naive,
     .samples =
-        {sample("one token", {tree, 1, 1, 0, 0}, 1, 1, 1, 1),
-         sample("two tokens", {tree, 2, 1, 0, 1}, 2, 1, 3, 2),
-         sample("odd", {tree, 13, 2, 1, 0}, 2, 3, 5, 4),
-         sample("causal", {tree, 21, 3, 9, 1}, 1, 2, 4, 4),
-         sample("no labels", {tree, 19, 1, 2, 0}, 1, 2, 3, 3, false),
-         sample("all leaves", {tree, 9, 9, 2, 0}, 1, 1, 2, 2),
-         sample("leaves", {leaves, 18, 2, 1, 1}, 2, 1, 3, 3),
+        {edge_sample("one token", {tree, 1, 1, 0, 0}, 1, 1, 1, 1),
+         edge_sample("two tokens", {tree, 2, 1, 0, 1}, 2, 1, 3, 2),
+         edge_sample("odd", {tree, 13, 2, 1, 0}, 2, 3, 5, 4),
+         edge_sample("causal", {tree, 21, 3, 9, 1}, 1, 2, 4, 4),
+         edge_sample("no labels", {tree, 19, 1, 2, 0}, 1, 2, 3, 3, false),
+         edge_sample("all leaves", {tree, 9, 9, 2, 0}, 1, 1, 2, 2),
+         edge_sample("leaves", {leaves, 18, 2, 1, 1}, 2, 1, 3, 3),
          // Without labels: all pairs of a root have the same one, which changes no probability.
-         sample("root", {root, 11, 2, 3, 0}, 2, 2, 3, 3, false),
-         sample("two trees", {two_trees, 5, 17, 2}, 1, 2, 3, 2),
-         sample("no samples", {tree, 5, 1, 0, 0}, 0, 2, 3, 3)},
-    .large = {sample("large", {tree, 700, 4, 3, 0}, 2, 2, 32, 32),
-              sample("long runs", {tree, 3000, 2, 2, 1}, 1, 1, 17, 33),
-              sample("many neighbours", {leaves, 400, 64, 2, 0}, 1, 5, 64, 64)},
+         edge_sample("root", {root, 11, 2, 3, 0}, 2, 2, 3, 3, false),
+         edge_sample("two trees", {two_trees, 5, 17, 2}, 1, 2, 3, 2),
+         edge_sample("no samples", {tree, 5, 1, 0, 0}, 0, 2, 3, 3)},
+    .large = {edge_sample("large", {tree, 700, 4, 3, 0}, 2, 2, 32, 32),
+              edge_sample("long runs", {tree, 3000, 2, 2, 1}, 1, 1, 17, 33),
+              edge_sample("many neighbours", {leaves, 400, 64, 2, 0}, 1, 5, 64, 64)},
     .rejects = {rejects<ShapeError>("rows", inputs(6, 7), "the layout has 7 rows and 7 keys",
                                     {tree, 4, 1, 0, 0}),
                 rejects<ShapeError>("keys", inputs(7, 6), "the layout has 7 rows and 7 keys",
                                     {tree, 4, 1, 0, 0}),
                 rejects<ShapeError>("few labels", inputs(7, 7, 2, 2),
                                     "relation must be [3 or more, 2]", {tree, 4, 1, 0, 0}),
-                rejects<ShapeError>("width of labels", with(inputs(7, 7), 3, randn({3, 4})),
+                rejects<ShapeError>("width of labels", with_spec(inputs(7, 7), 3, randn({3, 4})),
                                     "relation must be [3 or more, 2]", {tree, 4, 1, 0, 0}),
-                rejects<ShapeError>("width", with(inputs(7, 7), 1, randn({1, 1, 7, 3})),
+                rejects<ShapeError>("width", with_spec(inputs(7, 7), 1, randn({1, 1, 7, 3})),
                                     "q and k must have the same width", {tree, 4, 1, 0, 0}),
-                rejects<ShapeError>("heads", with(inputs(7, 7), 2, randn({1, 2, 7, 2})),
+                rejects<ShapeError>("heads", with_spec(inputs(7, 7), 2, randn({1, 2, 7, 2})),
                                     "q, k and v must have the same batch and heads",
                                     {tree, 4, 1, 0, 0}),
-                rejects<ShapeError>("rank", with(inputs(7, 7), 0, randn({7, 2})),
+                rejects<ShapeError>("rank", with_spec(inputs(7, 7), 0, randn({7, 2})),
                                     "q must have rank 4", {tree, 4, 1, 0, 0}),
                 rejects<ShapeError>("no width", inputs(7, 7, 0), "widths must be 1 to",
                                     {tree, 4, 1, 0, 0}),
                 rejects<DTypeError>("dtypes",
-                                    with(inputs(7, 7), 2, as(DType::f64, randn({1, 1, 7, 2}))),
+                                    with_spec(inputs(7, 7), 2, as(DType::f64, randn({1, 1, 7, 2}))),
                                     "dtypes differ: f32 and f64", {tree, 4, 1, 0, 0}),
                 rejects<ValueError>(
                     "no layout", inputs(7, 7), "no layout is given; make one with tree_edges()", {},
@@ -199,12 +199,12 @@ const Registered edge_attention_info = OpInfo{
 // A layout that is made for each call is not on the device yet when a step is recorded.
 const Registered edge_attention_once_info = OpInfo{
     .name = "edge_attention_once",
-    .run = run,
+    .run = run_edge_attention,
     .reference = naive,
-    .samples = {sample("by hand", {by_hand}, 1, 2, 3, 4),
-                sample("by hand without labels", {by_hand}, 1, 1, 3, 2, false),
-                sample("some nodes", {some_nodes, 20, 2}, 1, 1, 3, 3)},
-    .large = {sample("large", {some_nodes, 300, 4}, 2, 2, 32, 32)},
+    .samples = {edge_sample("by hand", {by_hand}, 1, 2, 3, 4),
+                edge_sample("by hand without labels", {by_hand}, 1, 1, 3, 2, false),
+                edge_sample("some nodes", {some_nodes, 20, 2}, 1, 1, 3, 3)},
+    .large = {edge_sample("large", {some_nodes, 300, 4}, 2, 2, 32, 32)},
     .saved_bytes = saved_bytes,
     .unrecorded = true,
     .nan = {.inputs = {0}},

@@ -18,21 +18,19 @@
 namespace longspan::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 /// Returns an input spec for a shape.
 using Fill = std::function<InputSpec(const Shape&)>;
 
 /// Odd, empty and degenerate shapes.
-const std::vector<std::pair<std::string, Shape>> shapes = {
+const std::vector<std::pair<std::string, Shape>> unary_shapes = {
     {"rows", {5, 7}},           {"one", {1}},        {"rank 0", {}},
     {"empty", {0, 3}},          {"odd", {3, 1, 17}}, {"deep", {2, 3, 2, 5}},
     {"vectors", {2, 33}},       {"long", {67}},      {"column", {9, 1}},
     {"six", {2, 1, 2, 3, 1, 2}}};
 
-std::vector<Sample> samples_of(const Fill& fill, const std::vector<double>& numbers = {}) {
+std::vector<Sample> unary_samples(const Fill& fill, const std::vector<double>& numbers = {}) {
   std::vector<Sample> list;
-  for (const auto& [name, shape] : shapes) list.push_back({name, {fill(shape)}, numbers});
+  for (const auto& [name, shape] : unary_shapes) list.push_back({name, {fill(shape)}, numbers});
   return list;
 }
 
@@ -56,7 +54,7 @@ OpInfo unary(const UnaryCase& c) {
       .name = c.name,
       .run = [run = c.run](Inputs in) { return run(in[0]); },
       .reference = [f = c.reference](Arrays in) { return naive::map(in[0], f); },
-      .samples = samples_of(c.fill),
+      .samples = unary_samples(c.fill),
       .large = {{"large", {c.fill({300, 257})}}},
       .rejects = {rejects<DTypeError>("integers", {iota({3})}, "must be floating"),
                   rejects<DTypeError>("nothing", {none()}, "was not given")},
@@ -72,7 +70,7 @@ OpInfo unary(const UnaryCase& c) {
   return op;
 }
 
-InputSpec positive(const Shape& s) { return uniform(s, 0.1, 5); }
+InputSpec positive_values(const Shape& s) { return uniform(s, 0.1, 5); }
 InputSpec away_from_zero(const Shape& s) {
   InputSpec r = randn(s);
   r.value = [f = r.value](Generator g, int64_t i) {
@@ -86,7 +84,7 @@ double phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 /// Computes the logistic function without the cancellation of (1 + tanh(x / 2)) / 2.
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
-const Sample wide{"wide", {8 * randn({4, 9})}};
+const Sample wide_sample{"wide", {8 * randn({4, 9})}};
 const Sample tails{"tails", {values({9}, {-20, -12, -6, -3, 0.001, 3, 6, 12, 20})}};
 
 const char* const rounded_y =
@@ -104,12 +102,12 @@ const Registered unary_infos[] = {
            log,
            [](double x) { return std::log(x); },
            Saves::x,
-           positive,
+           positive_values,
            1,
            {{"orders of magnitude", {constant(values({5}, {1e-4, 0.02, 1.5, 300, 6e4}))}}}}),
-    unary({"log1p", log1p, [](double x) { return std::log1p(x); }, Saves::x, positive}),
-    unary({"sqrt", sqrt, [](double x) { return std::sqrt(x); }, Saves::x, positive}),
-    unary({"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, Saves::x, positive}),
+    unary({"log1p", log1p, [](double x) { return std::log1p(x); }, Saves::x, positive_values}),
+    unary({"sqrt", sqrt, [](double x) { return std::sqrt(x); }, Saves::x, positive_values}),
+    unary({"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, Saves::x, positive_values}),
     unary({"square", square, [](double x) { return x * x; }}),
     unary({"abs", abs, [](double x) { return std::abs(x); }}),
     unary({"reciprocal", reciprocal, [](double x) { return 1 / x; }, Saves::x, away_from_zero}),
@@ -119,14 +117,14 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0,
-           {wide}}),
+           {wide_sample}}),
     unary({"cos",
            cos,
            [](double x) { return std::cos(x); },
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0,
-           {wide}}),
+           {wide_sample}}),
     unary({"erf",
            erf,
            [](double x) { return std::erf(x); },
@@ -140,7 +138,7 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0,
-           {wide, tails},
+           {wide_sample, tails},
            8,
            rounded_y}),
     unary({"sigmoid",
@@ -149,7 +147,7 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0,
-           {wide},
+           {wide_sample},
            8,
            rounded_y}),
     unary({"softplus",
@@ -158,7 +156,7 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0,
-           {wide, tails}}),
+           {wide_sample, tails}}),
     unary({"relu", relu, [](double x) { return std::max(x, 0.0); }}),
     unary({"relu_squared", relu_squared, [](double x) { return x > 0 ? x * x : 0.0; }}),
     unary({"silu",
@@ -167,7 +165,7 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0,
-           {wide, tails}}),
+           {wide_sample, tails}}),
     // In f32 the lower tail of Phi has an absolute error of 2e-8 instead of a relative one. It
     // shows for x from -5 to -2 as an error of 5e-8, where the rms of these samples is 0.5 or more.
     // The test Gelu checks the error at each x.
@@ -177,7 +175,7 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0.1,
-           {wide, tails}}),
+           {wide_sample, tails}}),
     unary({"gelu_tanh",
            gelu_tanh,
            [](double x) {
@@ -186,14 +184,14 @@ const Registered unary_infos[] = {
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0.01,
-           {wide, tails}}),
+           {wide_sample, tails}}),
     unary({"sigmoid_gelu",
            sigmoid_gelu,
            [](double x) { return x * logistic(1.702 * x); },
            Saves::x,
            [](const Shape& s) { return randn(s); },
            0.01,
-           {wide, tails}}),
+           {wide_sample, tails}}),
     unary({"neg", neg, [](double x) { return -x; }, Saves::nothing}),
 };
 
@@ -211,7 +209,7 @@ OpInfo with_numbers(
       .row_inputs = {0},
   };
   for (size_t k = 0; k < numbers.size(); ++k) {
-    for (Sample s : samples_of(fill, numbers[k])) {
+    for (Sample s : unary_samples(fill, numbers[k])) {
       s.name += fmt::format(" {}", k);
       op.samples.push_back(s);
     }
@@ -269,7 +267,7 @@ const Registered parameter_infos[] = {
     with_numbers(
         "pow", [](Inputs in) { return pow(in[0], in.number(0)); },
         [](double x, const Arrays& in) { return std::pow(x, in.number(0)); },
-        {{1.7}, {-0.5}, {3}, {0}}, Saves::x, positive),
+        {{1.7}, {-0.5}, {3}, {0}}, Saves::x, positive_values),
     with_numbers(
         "leaky_relu", [](Inputs in) { return leaky_relu(in[0], in.number(0)); },
         [](double x, const Arrays& in) { return x > 0 ? x : in.number(0) * x; }, {{0.01}, {0.3}}),
@@ -284,11 +282,12 @@ const Registered parameter_infos[] = {
         [](double x, const Arrays& in) { return in.number(0) - x; }, {{0.5}}, Saves::nothing),
     with_numbers(
         "div_number_by", [](Inputs in) { return in.number(0) / in[0]; },
-        [](double x, const Arrays& in) { return in.number(0) / x; }, {{2}}, Saves::x, positive),
+        [](double x, const Arrays& in) { return in.number(0) / x; }, {{2}}, Saves::x,
+        positive_values),
 };
 
 /// Pairs of shapes that broadcast in every way.
-const std::vector<std::tuple<std::string, Shape, Shape>> pairs = {
+const std::vector<std::tuple<std::string, Shape, Shape>> broadcast_shapes = {
     {"same", {5, 7}, {5, 7}},
     {"row", {5, 7}, {7}},
     {"column", {5, 7}, {5, 1}},
@@ -320,8 +319,9 @@ OpInfo binary(
       .saved_bytes = std::move(saved),
       .row_inputs = {0, 1},
   };
-  for (const auto& [label, a, b] : pairs) op.samples.push_back({label, {randn(a), second(b)}});
-  for (const auto& [label, a, b] : pairs) {
+  for (const auto& [label, a, b] : broadcast_shapes)
+    op.samples.push_back({label, {randn(a), second(b)}});
+  for (const auto& [label, a, b] : broadcast_shapes) {
     op.samples.push_back({label + ", second constant", {randn(a), constant(second(b))}});
   }
   return op;
@@ -455,7 +455,8 @@ OpInfo comparison(std::string name, Tensor (*run)(const Tensor&, const Tensor&),
       .differentiable = false,
       .row_inputs = {0, 1},
   };
-  for (const auto& [label, a, b] : pairs) op.samples.push_back({label, {floating(a), floating(b)}});
+  for (const auto& [label, a, b] : broadcast_shapes)
+    op.samples.push_back({label, {floating(a), floating(b)}});
   return op;
 }
 
@@ -526,7 +527,7 @@ static_assert(!Addable<Tensor, const char*> && !Addable<Tensor, longspan::DType>
 namespace longspan::test {
 namespace {
 
-Tensor drawn(const Shape& shape, const char* label) {
+Tensor uniform_leaf(const Shape& shape, const char* label) {
   Tensor x = longspan::uniform(shape, Generator{3}.fork(label), 0.5, 2.0, DType::f64);
   set_requires_grad(x);
   return x;
@@ -536,7 +537,7 @@ TEST(Operators, HaveTheBitsAndGradientsOfTheirOps) {
   for (const outside::Operator& o : outside::operators) {
     std::vector<Tensor> results[2];
     for (const bool by_op : {false, true}) {
-      const Tensor a = drawn({3, 4}, "a"), b = drawn({4}, "b");
+      const Tensor a = uniform_leaf({3, 4}, "a"), b = uniform_leaf({4}, "b");
       const Tensor y = (by_op ? o.by_op : o.by_operator)(a, b);
       backward(y, ones_like(y));
       results[by_op ? 1 : 0] = {y, grad(a), grad(b)};
@@ -550,7 +551,7 @@ TEST(Operators, HaveTheBitsAndGradientsOfTheirOps) {
     const std::function<Tensor(const std::vector<Tensor>&)> f =
         [&o](const std::vector<Tensor>& in) { return o.by_operator(in[0], in[1]); };
     const GradcheckResult checked =
-        gradcheck(f, {drawn({3, 4}, "a").detach(), drawn({4}, "b").detach()});
+        gradcheck(f, {uniform_leaf({3, 4}, "a").detach(), uniform_leaf({4}, "b").detach()});
     EXPECT_TRUE(checked) << o.name << ": " << checked.message;
   }
 }

@@ -18,9 +18,7 @@
 namespace longspan::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
-Array reference(const Array& x, const std::function<double(int64_t)>& alpha) {
+Array entmax_reference(const Array& x, const std::function<double(int64_t)>& alpha) {
   int64_t r = 0;
   return naive::rows(x, [&](std::vector<double>& row) {
     entmax_row(row, alpha(r));
@@ -53,7 +51,7 @@ std::vector<Sample> with_alphas() {
   return all;
 }
 
-std::vector<Sample> offset_samples() {
+std::vector<Sample> entmax_offset_samples() {
   std::vector<Sample> all;
   for (const double alpha : {1.0, 1.05, 1.2, 1.5, 1.8, 2.0}) {
     const auto named = [&](const char* name) { return fmt::format("{} of {}", name, alpha); };
@@ -67,7 +65,8 @@ std::vector<Sample> offset_samples() {
 const Registered fixed_info = OpInfo{
     .name = "entmax",
     .run = [](Inputs in) { return entmax(in[0], in.number(0)); },
-    .reference = [](Arrays in) { return reference(in[0], [&](int64_t) { return in.number(0); }); },
+    .reference =
+        [](Arrays in) { return entmax_reference(in[0], [&](int64_t) { return in.number(0); }); },
     .samples = with_alphas(),
     .large = {{"square", {randn({300, 257})}, {1.5}},
               {"sparse", {0.1 * randn({300, 257})}, {2}},
@@ -86,7 +85,7 @@ const Registered fixed_info = OpInfo{
           return std::vector<int64_t>{in[0].nbytes(), rows * each};
         },
     .row_inputs = {0},
-    .offset = {.inputs = {0}, .samples = offset_samples()},
+    .offset = {.inputs = {0}, .samples = entmax_offset_samples()},
     .nan = {.inputs = {0}},
     .tolerance = 2,
     .gradient_tolerance = 8,
@@ -101,7 +100,7 @@ const Registered learned_info = OpInfo{
           Shape rows = in[0].shape;
           rows.erase(rows.rank() - 1);
           const Array alpha = naive::expand(in[1], rows);
-          return reference(in[0], [&](int64_t r) { return alpha[r]; });
+          return entmax_reference(in[0], [&](int64_t r) { return alpha[r]; });
         },
     .samples = {{"each row", {randn({4, 9}), as(DType::f64, uniform({4}, 1.2, 1.9))}},
                 {"each head", {randn({2, 3, 5, 8}), as(DType::f64, uniform({3, 1}, 1.2, 1.9))}},
@@ -183,13 +182,11 @@ const Registered loss_info = OpInfo{
     .expandable = false,
 };
 
-Tensor numbers(const Shape& shape, double factor = 1) {
-  return make(factor * randn(shape), Generator{4}, {});
-}
+Tensor entmax_numbers(const Shape& shape, double factor = 1) { return normals(shape, 4, factor); }
 
 TEST(Entmax, IsTheNearestPointOfTheSimplexForTwo) {
   // sparsemax minimises |p - x|^2: x_i - p_i is one tau on the support, and x_i <= tau elsewhere.
-  const Tensor x = numbers({20, 31}, 0.3), p = sparsemax(x);
+  const Tensor x = entmax_numbers({20, 31}, 0.3), p = sparsemax(x);
   const auto xs = x.to_vector<double>(), ps = p.to_vector<double>();
   for (size_t r = 0; r < 20; ++r) {
     double tau = 0, sum = 0, support = 0;
@@ -210,7 +207,7 @@ TEST(Entmax, IsTheNearestPointOfTheSimplexForTwo) {
 }
 
 TEST(Entmax, KeepsOrderAndIgnoresShifts) {
-  const Tensor x = numbers({6, 50});
+  const Tensor x = entmax_numbers({6, 50});
   for (const double alpha : {1.0, 1.3, 1.5, 2.0}) {
     const Tensor p = entmax(x, alpha);
     EXPECT_LT(distance(entmax(add(x, 100), alpha), p), 1e-12) << alpha;
@@ -233,7 +230,7 @@ TEST(Entmax, IsOneHotWhereTheLargestIsFarAhead) {
 }
 
 TEST(Entmax, ComesNearSoftmax) {
-  const Tensor x = numbers({8, 64});
+  const Tensor x = entmax_numbers({8, 64});
   EXPECT_LT(distance(entmax(x, 1.009), softmax(x)), 1e-15);
   // They part in proportion to alpha - 1.
   const double near = distance(entmax(x, 1.01), softmax(x)),
@@ -243,11 +240,11 @@ TEST(Entmax, ComesNearSoftmax) {
 }
 
 TEST(Entmax, HasNoGradientOfAlphasThatCountAsOthers) {
-  Tensor x = numbers({4, 9}, 0.3),
+  Tensor x = entmax_numbers({4, 9}, 0.3),
          alpha = Tensor::from(std::vector<double>{1.005, 1.5, 2, 2.5}, {4});
   set_requires_grad(alpha);
   const Tensor p = entmax(x, alpha);
-  backward(p, numbers({4, 9}, 2));
+  backward(p, entmax_numbers({4, 9}, 2));
   const auto slope = grad(alpha).to_vector<double>();
   EXPECT_EQ(slope[0], 0);
   EXPECT_NE(slope[1], 0);

@@ -24,9 +24,9 @@ namespace longspan::test {
 namespace {
 
 /// Which keys a row sees, by the number of a sample.
-enum Kind { dense, causal, local, both_sides };
+enum Sight { dense, causal, local, both_sides };
 
-AttentionPattern pattern_of(int kind) {
+AttentionPattern entmax_pattern(int kind) {
   switch (kind) {
     case causal:
       return patterns::causal();
@@ -40,7 +40,7 @@ AttentionPattern pattern_of(int kind) {
 }
 
 /// Whether the query at position p sees key j.
-bool sees(int kind, int64_t p, int64_t j) {
+bool entmax_sees(int kind, int64_t p, int64_t j) {
   switch (kind) {
     case causal:
       return j <= p;
@@ -53,12 +53,12 @@ bool sees(int kind, int64_t p, int64_t j) {
   }
 }
 
-const Generator drawn{11};
+const Generator kDropped{11};
 
 /// The factor of dropout of probability p.
-double kept(double p, int64_t head, int64_t i, int64_t j) {
+double dropout_factor(double p, int64_t head, int64_t i, int64_t j) {
   if (p == 0) return 1;
-  const Philox4 words = philox(drawn.key, static_cast<uint32_t>(j / 4), static_cast<uint32_t>(i),
+  const Philox4 words = philox(kDropped.key, static_cast<uint32_t>(j / 4), static_cast<uint32_t>(i),
                                static_cast<uint32_t>(head), 0);
   return words.word[j % 4] >= drop_threshold(p) ? 1 / (1 - p) : 0;
 }
@@ -77,7 +77,7 @@ Array naive_attention(Arrays in) {
         std::vector<double> row;
         std::vector<int64_t> keys;
         for (int64_t j = bound(in[5], b, 0); j < std::min(T, bound(in[4], b, T)); ++j) {
-          if (!sees(in.integer(0), i + T - L, j)) continue;
+          if (!entmax_sees(in.integer(0), i + T - L, j)) continue;
           double s = 0;
           for (int64_t c = 0; c < d; ++c) {
             s += q[((b * H + h) * L + i) * d + c] * k[((b * H + h) * T + j) * d + c];
@@ -87,7 +87,7 @@ Array naive_attention(Arrays in) {
         }
         entmax_row(row, alpha[alpha.size() == 1 ? 0 : h]);
         for (size_t n = 0; n < row.size(); ++n) {
-          const double p = row[n] * kept(in.number(1), b * H + h, i, keys[n]);
+          const double p = row[n] * dropout_factor(in.number(1), b * H + h, i, keys[n]);
           for (int64_t c = 0; c < w; ++c) {
             out[((b * H + h) * L + i) * w + c] += p * v[((b * H + h) * T + keys[n]) * w + c];
           }
@@ -98,7 +98,7 @@ Array naive_attention(Arrays in) {
   return out;
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> entmax_attention_samples() {
   const auto each = as(DType::f64, uniform({2}, 1.2, 1.9));
   const auto one = [](double alpha) { return as(DType::f64, constant(full({1}, alpha))); };
   const auto lengths = [](std::vector<double> n) {
@@ -141,21 +141,21 @@ std::vector<Sample> samples() {
   };
 }
 
-EntmaxResult attend(Inputs in) {
-  AttentionPattern p = pattern_of(in.integer(0));
+EntmaxResult attend_entmax(Inputs in) {
+  AttentionPattern p = entmax_pattern(in.integer(0));
   p.mask.k_valid = in[4];
   p.mask.k_begin = in[5];
   p.q_valid = in[6];
   const auto dropout = static_cast<float>(in.number(1));
   return entmax_attention(in[0], in[1], in[2], p, in[3], 0,
-                          {dropout, {.training = true, .gen = drawn}});
+                          {dropout, {.training = true, .gen = kDropped}});
 }
 
-const Registered info = OpInfo{
+const Registered entmax_attention_info = OpInfo{
     .name = "entmax_attention",
-    .run = [](Inputs in) { return attend(in).out; },
+    .run = [](Inputs in) { return attend_entmax(in).out; },
     .reference = [](Arrays in) { return naive_attention(in); },
-    .samples = samples(),
+    .samples = entmax_attention_samples(),
     .large = {{"large",
                {randn({1, 2, 300, 16}), randn({1, 2, 300, 16}), randn({1, 2, 300, 16}),
                 as(DType::f64, full({2}, 1.5)), none(), none(), none()},
@@ -201,22 +201,18 @@ const Registered info = OpInfo{
     .expandable = false,
 };
 
-Tensor numbers(const Shape& shape, uint64_t seed, double factor = 1) {
-  return make(factor * randn(shape), Generator{seed}, {});
-}
-
 // The tiles of 128 rows and their groups of heads and samples make no difference.
 TEST(EntmaxAttention, IsThatOfWholeMatrices) {
   for (const bool is_causal : {false, true}) {
     for (const auto& [B, H, L] : {std::array<int64_t, 3>{3, 4, 300}, {1, 5, 1100}, {2, 3, 128}}) {
-      Tensor q = numbers({B, H, L, 8}, 1, 2), k = numbers({B, H, L, 8}, 2),
-             v = numbers({B, H, L, 4}, 3),
+      Tensor q = normals({B, H, L, 8}, 1, 2), k = normals({B, H, L, 8}, 2),
+             v = normals({B, H, L, 4}, 3),
              alpha = Tensor::from(std::vector<double>{1, 1.3, 1.5, 1.8, 2}, {5});
       alpha = contiguous(narrow(alpha, 0, 0, H));
-      const Tensor dy = numbers({B, H, L, 4}, 4);
+      const Tensor dy = normals({B, H, L, 4}, 4);
       for (Tensor* x : {&q, &k, &v, &alpha}) set_requires_grad(*x);
       const Tensor fused =
-          entmax_attention(q, k, v, pattern_of(is_causal ? causal : dense), alpha).out;
+          entmax_attention(q, k, v, entmax_pattern(is_causal ? causal : dense), alpha).out;
       const std::array<Tensor, 4> in{q, k, v, alpha};
       const auto expected_of = [&] {
         Tensor s = mul(matmul(q, transpose(k, 2, 3)), 1 / std::sqrt(8.0));
@@ -239,8 +235,8 @@ TEST(EntmaxAttention, IsThatOfWholeMatrices) {
 // A tile of a window begins with the first key that its rows see.
 TEST(EntmaxAttention, OfWindowsIsThatOfWholeMatrices) {
   const int64_t L = 400, width = 50;
-  const Tensor q = numbers({2, 3, L, 8}, 1, 2), k = numbers({2, 3, L, 8}, 2),
-               v = numbers({2, 3, L, 4}, 3);
+  const Tensor q = normals({2, 3, L, 8}, 1, 2), k = normals({2, 3, L, 8}, 2),
+               v = normals({2, 3, L, 4}, 3);
   AttentionPattern p = patterns::local(width);
   p.mask.k_begin = Tensor::from(std::vector<int64_t>{0, 170}, {2});
   p.mask.k_valid = Tensor::from(std::vector<int64_t>{350, 400}, {2});
@@ -258,7 +254,7 @@ TEST(EntmaxAttention, OfWindowsIsThatOfWholeMatrices) {
 
 TEST(EntmaxAttention, KeepsNothingOfQuadraticSize) {
   const int64_t L = 2048;
-  Tensor q = numbers({1, 2, L, 8}, 1);
+  Tensor q = normals({1, 2, L, 8}, 1);
   set_requires_grad(q);
   memory_tracker().reset_peak();
   const int64_t before = memory_tracker().live().total();
@@ -271,8 +267,8 @@ TEST(EntmaxAttention, KeepsNothingOfQuadraticSize) {
 }
 
 TEST(EntmaxAttention, OfOneIsSoftmax) {
-  const Tensor q = numbers({2, 3, 40, 8}, 1), k = numbers({2, 3, 40, 8}, 2),
-               v = numbers({2, 3, 40, 8}, 3);
+  const Tensor q = normals({2, 3, 40, 8}, 1), k = normals({2, 3, 40, 8}, 2),
+               v = normals({2, 3, 40, 8}, 3);
   const auto entmax =
       entmax_attention(q, k, v, patterns::causal(), longspan::full({1}, 1, DType::f64));
   const auto softmax = block_attention(q, k, v, patterns::causal());
@@ -290,8 +286,8 @@ TEST(EntmaxAttention, NaNReachesOnlyWhatSeesIt) {
   constexpr int64_t L = 40, at = 25;
   AttentionPattern p = patterns::causal();
   p.mask.k_valid = Tensor::from(std::vector<int64_t>{L, 20}, {2});
-  const Tensor inputs[] = {numbers({2, 2, L, 8}, 1), numbers({2, 2, L, 8}, 2),
-                           numbers({2, 2, L, 8}, 3), numbers({2, 2, L, 8}, 4)};
+  const Tensor inputs[] = {normals({2, 2, L, 8}, 1), normals({2, 2, L, 8}, 2),
+                           normals({2, 2, L, 8}, 3), normals({2, 2, L, 8}, 4)};
   const auto results = [&](int spoiled, double value) {
     Tensor x[4];
     for (int n = 0; n < 4; ++n) {
@@ -338,7 +334,7 @@ TEST(EntmaxAttention, NaNReachesOnlyWhatSeesIt) {
 }
 
 TEST(EntmaxAttention, CountsTheKeysThatItUses) {
-  const Tensor q = numbers({2, 2, 50, 8}, 1, 3), k = numbers({2, 2, 50, 8}, 2);
+  const Tensor q = normals({2, 2, 50, 8}, 1, 3), k = normals({2, 2, 50, 8}, 2);
   AttentionPattern p = patterns::causal();
   p.mask.k_valid = Tensor::from(std::vector<int64_t>{50, 20}, {2});
   const auto density = [&](double alpha) {

@@ -5,12 +5,13 @@
 #include <limits>
 #include <vector>
 
+#include "tests/harness/input_spec.h"
+
 namespace longspan::test {
 
 /// Replaces a row by its alpha-entmax, from a bisection of the threshold; softmax below 1.01. With
 /// NaN or inf there are no probabilities: NaN.
 inline void entmax_row(std::vector<double>& row, double alpha) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
   alpha = std::min(alpha, 2.0);
   double most = -inf;
   bool numbers = true;

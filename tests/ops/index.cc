@@ -149,7 +149,7 @@ int64_t listed(const Array& order, const Place& lead, int64_t i) {
   return at(order, index_of(order.shape, p));
 }
 
-const std::vector<Sample> lists = {
+const std::vector<Sample> index_samples = {
     {"one list", {randn({2, 3, 6, 4}), integers({9}, -1, 5)}},
     {"a list each", {randn({2, 3, 6, 4}), integers({2, 3, 6}, -1, 5)}},
     {"by head", {randn({2, 3, 6, 4}), ids({1, 3, 5}, 6)}},
@@ -187,7 +187,7 @@ const OpInfo permute_rows_info_ = {
             return p[row] >= 0 ? p : Place(p.size() + 1);
           });
         },
-    .samples = lists,
+    .samples = index_samples,
     .large = {{"large", {randn({3, 2, 100, 64}), ids({3, 2, 130}, 100)}}},
     .rejects = {rejects<ValueError>("past the end",
                                     {randn({3, 2}), as(DType::i64, values({2}, {0, 3}))},

@@ -17,7 +17,7 @@ namespace {
 
 using test::message_of;
 
-std::vector<int64_t> random_ids(int64_t n, int64_t below, uint64_t key) {
+std::vector<int64_t> hashed_ids(int64_t n, int64_t below, uint64_t key) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < n; ++i) ids.push_back(philox_word(key, i) % static_cast<uint32_t>(below));
   return ids;
@@ -63,7 +63,7 @@ TEST(Ids, EmbeddingGradientTouchesOnlyItsRowsAndSumsInPlace) {
   const int64_t V = 5000, D = 64, n = 700;
   Tensor weight = zeros({V, D});
   set_requires_grad(weight);
-  const auto ids = random_ids(n, 100, 7);
+  const auto ids = hashed_ids(n, 100, 7);
   const Tensor y = embedding(weight, Tensor::from(ids, {7, 100}));
   const Tensor dy = reshape(arange(0, n * D, 1, DType::f32), {7, 100, D});
   backward(y, dy, {.retain = true});
@@ -103,7 +103,7 @@ TEST(Ids, RowsAddToNoGradientThatIsShared) {
 
 TEST(Ids, GradientsAreTheSameForAnyThreads) {
   const int64_t V = 256, D = 96, n = 4096;
-  const Tensor ids = Tensor::from(random_ids(n, 40, 3), {n});
+  const Tensor ids = Tensor::from(hashed_ids(n, 40, 3), {n});
   std::vector<float> noise;
   for (int64_t i = 0; i < n * D; ++i) noise.push_back(to_uniform(philox_word(5, i)) - 0.5f);
   const Tensor dy = Tensor::from(noise, {n, D});

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -29,6 +32,16 @@ Tensor laid(const std::vector<T>& values, int64_t rows, int64_t columns, Lies ho
   }
   const Tensor buffer = cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), dtype);
   return buffer.alias({rows, columns}, {row, column}, 1);
+}
+
+/// Returns the values of a tensor of any dtype.
+inline std::vector<float> floats_of(const Tensor& x) {
+  return cast(x, DType::f32).to_vector<float>();
+}
+
+inline void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
 }  // namespace longspan::test

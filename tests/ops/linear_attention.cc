@@ -19,14 +19,11 @@
 #include "tests/ops/attention_oracle.h"
 #include "tests/ops/linear_oracle.h"
 
-namespace longspan {
+namespace longspan::linear_test {
 namespace {
 
 using attention_test::leaf;
 using attention_test::values_of;
-using linear_test::Problem;
-using linear_test::Solution;
-using test::Array;
 using test::to_array;
 
 constexpr FeatureMap kMaps[] = {
@@ -608,7 +605,7 @@ TEST(LinearAttention, SameBitsForAnyThreads) {
 }
 
 }  // namespace
-}  // namespace longspan
+}  // namespace longspan::linear_test
 
 // ----------------------------------------------------------------------------------------- table
 
@@ -617,7 +614,7 @@ namespace {
 
 /// Tensors: q, k, v, projection, phase, key lengths, hidden keys, state sums, state top. Numbers:
 /// map, causal, keep_state, epsilon, scale.
-LinearAttentionOptions options_of(const Inputs& in) {
+LinearAttentionOptions linear_options(const Inputs& in) {
   const DType dtype = in[0] ? accumulator_of(in[0].dtype()) : DType::f32;
   const auto wide = [&](const Tensor& x) { return x && x.dtype() != dtype ? cast(x, dtype) : x; };
   LinearAttentionOptions o;
@@ -634,7 +631,7 @@ LinearAttentionOptions options_of(const Inputs& in) {
 }
 
 Results<Tensor> run_linear(Inputs in) {
-  const LinearAttentionOptions o = options_of(in);
+  const LinearAttentionOptions o = linear_options(in);
   const DType dtype = in[0] ? accumulator_of(in[0].dtype()) : DType::f32;
   const Tensor w = in[3] && in[3].dtype() != dtype ? cast(in[3], dtype) : in[3];
   const LinearAttentionResult y = linear_attention(in[0], in[1], in[2], w, o);
@@ -643,7 +640,7 @@ Results<Tensor> run_linear(Inputs in) {
   return {y.out, mul(y.state.sums, unsqueeze(factor, 3))};
 }
 
-Results<Array> reference(Arrays in) {
+Results<Array> linear_attention_reference(Arrays in) {
   linear_test::Problem x;
   x.q = in[0], x.k = in[1], x.v = in[2], x.projection = in[3], x.phase = in[4];
   x.lengths = in[5], x.hidden = in[6], x.sums = in[7], x.top = in[8];
@@ -687,9 +684,9 @@ InputSpec state_sums(const Shape& shape) {
 }
 
 /// A call with sizes [B, H, L, d], T keys and values of width dv.
-Sample sample(std::string name, const Shape& q, int64_t keys, int64_t width, const Features& f,
-              bool causal, bool state = false, InputSpec lengths = none(),
-              InputSpec hidden = none()) {
+Sample linear_attention_sample(std::string name, const Shape& q, int64_t keys, int64_t width,
+                               const Features& f, bool causal, bool state = false,
+                               InputSpec lengths = none(), InputSpec hidden = none()) {
   const bool waves = kernels::is_oscillating(f.map);
   const bool either_sign =
       f.map == FeatureMap::gelu || f.map == FeatureMap::tanh || f.map == FeatureMap::identity;
@@ -714,44 +711,47 @@ Sample sample(std::string name, const Shape& q, int64_t keys, int64_t width, con
 }
 
 /// The same without gradients of q and k.
-Sample fixed(Sample s) {
+Sample without_gradients(Sample s) {
   for (const size_t i : {0, 1}) s.inputs[i] = constant(s.inputs[i]);
   return s;
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> linear_attention_samples() {
   std::vector<Sample> all;
   for (int map = 0; map < kernels::feature_map_count; ++map) {
     const auto kind = static_cast<FeatureMap>(map);
     const bool plain = map > static_cast<int>(FeatureMap::exp);
-    all.push_back(
-        sample(fmt::format("map {}", map), {1, 2, 5, 3}, 7, 2, {kind, 4, plain ? 0.01 : 0}, false));
-    all.push_back(sample(fmt::format("map {} causal", map), {2, 1, 7, 2}, 7, 3,
-                         {kind, 3, plain ? 0.01 : 0}, true));
-    all.push_back(sample(fmt::format("map {} with a state", map), {1, 1, 4, 2}, 4, 2,
-                         {kind, 3, plain ? 0.01 : 0}, map % 2 == 0, true));
+    all.push_back(linear_attention_sample(fmt::format("map {}", map), {1, 2, 5, 3}, 7, 2,
+                                          {kind, 4, plain ? 0.01 : 0}, false));
+    all.push_back(linear_attention_sample(fmt::format("map {} causal", map), {2, 1, 7, 2}, 7, 3,
+                                          {kind, 3, plain ? 0.01 : 0}, true));
+    all.push_back(linear_attention_sample(fmt::format("map {} with a state", map), {1, 1, 4, 2}, 4,
+                                          2, {kind, 3, plain ? 0.01 : 0}, map % 2 == 0, true));
     if (kernels::norm_sign(kind) == 0) {
-      all.push_back(sample(fmt::format("map {} without projection", map), {1, 1, 4, 3}, 4, 2,
-                           {kind, 0, plain ? 0.01 : 0, 0.7}, true));
+      all.push_back(linear_attention_sample(fmt::format("map {} without projection", map),
+                                            {1, 1, 4, 3}, 4, 2, {kind, 0, plain ? 0.01 : 0, 0.7},
+                                            true));
     }
   }
   const Features pos{FeatureMap::positive, 4}, trig{FeatureMap::trigonometric, 4};
   const InputSpec lengths = as(DType::i64, values({2}, {3, 0}));
   // One key has all the weight: the gradients of q and k are 0, but for rounding.
-  all.push_back(fixed(sample("one token", {1, 1, 1, 3}, 1, 2, pos, true)));
-  all.push_back(fixed(sample("one of each", {1, 1, 1, 1}, 1, 1, {FeatureMap::positive, 1}, false)));
-  all.push_back(sample("lengths", {2, 1, 5, 2}, 5, 2, pos, true, false, lengths));
-  all.push_back(sample("hidden keys", {2, 1, 5, 2}, 6, 2, trig, false, false, none(),
-                       as(DType::u8, values({1, 6}, {1, 0, 0, 1, 0, 1}))));
-  all.push_back(sample("no keys", {1, 2, 3, 2}, 0, 2, pos, false));
-  all.push_back(sample("no queries", {1, 2, 0, 2}, 3, 2, pos, false, true));
-  all.push_back(sample("no tokens", {1, 2, 0, 2}, 0, 2, pos, true));
-  all.push_back(sample("empty batch", {0, 2, 3, 2}, 3, 2, pos, true));
+  all.push_back(
+      without_gradients(linear_attention_sample("one token", {1, 1, 1, 3}, 1, 2, pos, true)));
+  all.push_back(without_gradients(linear_attention_sample("one of each", {1, 1, 1, 1}, 1, 1,
+                                                          {FeatureMap::positive, 1}, false)));
+  all.push_back(linear_attention_sample("lengths", {2, 1, 5, 2}, 5, 2, pos, true, false, lengths));
+  all.push_back(linear_attention_sample("hidden keys", {2, 1, 5, 2}, 6, 2, trig, false, false,
+                                        none(), as(DType::u8, values({1, 6}, {1, 0, 0, 1, 0, 1}))));
+  all.push_back(linear_attention_sample("no keys", {1, 2, 3, 2}, 0, 2, pos, false));
+  all.push_back(linear_attention_sample("no queries", {1, 2, 0, 2}, 3, 2, pos, false, true));
+  all.push_back(linear_attention_sample("no tokens", {1, 2, 0, 2}, 0, 2, pos, true));
+  all.push_back(linear_attention_sample("empty batch", {0, 2, 3, 2}, 3, 2, pos, true));
   return all;
 }
 
 Sample wrong(const std::function<void(Sample&)>& change) {
-  Sample s = sample("", {1, 2, 6, 3}, 6, 4, {FeatureMap::positive, 5}, true, true);
+  Sample s = linear_attention_sample("", {1, 2, 6, 3}, 6, 4, {FeatureMap::positive, 5}, true, true);
   change(s);
   return s;
 }
@@ -762,16 +762,17 @@ Reject bad(const std::string& name, const std::string& message,
   return rejects<E>(name, std::move(s.inputs), message, std::move(s.numbers));
 }
 
-const Registered linear_info = OpInfo{
+const Registered linear_attention_info = OpInfo{
     .name = "linear_attention",
     .run = run_linear,
-    .reference = reference,
-    .samples = samples(),
-    .large = {sample("large", {2, 3, 400, 40}, 400, 33, {FeatureMap::positive, 50}, true),
-              sample("large, both directions", {1, 2, 300, 64}, 350, 64,
-                     {FeatureMap::relu, 64, 0.01}, false),
-              sample("large, oscillating", {1, 2, 250, 16}, 250, 20,
-                     {FeatureMap::trigonometric, 24}, true)},
+    .reference = linear_attention_reference,
+    .samples = linear_attention_samples(),
+    .large = {linear_attention_sample("large", {2, 3, 400, 40}, 400, 33, {FeatureMap::positive, 50},
+                                      true),
+              linear_attention_sample("large, both directions", {1, 2, 300, 64}, 350, 64,
+                                      {FeatureMap::relu, 64, 0.01}, false),
+              linear_attention_sample("large, oscillating", {1, 2, 250, 16}, 250, 20,
+                                      {FeatureMap::trigonometric, 24}, true)},
     .rejects = {bad<ShapeError>("rank", "q",
                                 [](Sample& s) {
                                   s.inputs[0] = randn({2, 6, 3});

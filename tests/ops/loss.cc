@@ -22,12 +22,10 @@
 namespace longspan::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 /// Scalar arguments of a sample: smoothing, ignored target, reduction, weight of lse^2, cap,
 /// gradient.
 template <class A>
-CrossEntropyOptions options_of(const A& in) {
+CrossEntropyOptions loss_options(const A& in) {
   CrossEntropyOptions options;
   if (in.numbers() > 0) options.smoothing = in.number(0);
   if (in.numbers() > 1) options.ignore = in.integer(1);
@@ -70,7 +68,7 @@ Array reference(const Array& logits, const Array& targets, const CrossEntropyOpt
 }
 
 /// Computes x w^T + b, soft-capped.
-Array product(const Array& x, const Array& w, const Array& b, double cap) {
+Array capped_product(const Array& x, const Array& w, const Array& b, double cap) {
   Shape shape = x.shape;
   const int64_t D = w.dim(1), V = w.dim(0);
   shape[shape.rank() - 1] = V;
@@ -122,7 +120,7 @@ std::vector<Sample> logits_samples() {
   return list;
 }
 
-std::vector<Sample> offset_samples() {
+std::vector<Sample> loss_offset_samples() {
   std::vector<Sample> list;
   for (const Variant& v : variants) {
     list.push_back({"rows" + v.name, {randn({5, 7}), ids({5}, 7)}, v.numbers});
@@ -134,8 +132,8 @@ std::vector<Sample> offset_samples() {
 
 const Registered cross_entropy_info = OpInfo{
     .name = "cross_entropy",
-    .run = [](Inputs in) { return cross_entropy(in[0], in[1], options_of(in)); },
-    .reference = [](Arrays in) { return reference(in[0], in[1], options_of(in)); },
+    .run = [](Inputs in) { return cross_entropy(in[0], in[1], loss_options(in)); },
+    .reference = [](Arrays in) { return reference(in[0], in[1], loss_options(in)); },
     .samples = logits_samples(),
     .large = {{"bytes", {randn({700, 256}), as(DType::u8, ids({700}, 256))}},
               {"words", {randn({9, 5003}), as(DType::i32, ids({9}, 5003))}, {0.1}}},
@@ -154,12 +152,12 @@ const Registered cross_entropy_info = OpInfo{
     .saved_bytes =
         [](Inputs in) {
           const bool by_rows = in[0].dtype() == DType::f16 || in[0].dtype() == DType::bf16 ||
-                               options_of(in).reduction == Reduction::none;
+                               loss_options(in).reduction == Reduction::none;
           std::vector<int64_t> bytes = {in[0].nbytes()};
           if (by_rows) bytes.push_back(in[1].nbytes());
           return bytes;
         },
-    .offset = {.inputs = {0}, .samples = offset_samples()},
+    .offset = {.inputs = {0}, .samples = loss_offset_samples()},
     .nan = {.inputs = {0}},
     .expandable = false,
 };
@@ -208,11 +206,13 @@ std::vector<Sample> linear_offset_samples() {
 const Registered linear_cross_entropy_info = OpInfo{
     .name = "linear_cross_entropy",
     .run =
-        [](Inputs in) { return linear_cross_entropy(in[0], in[1], in[2], in[3], options_of(in)); },
+        [](Inputs in) {
+          return linear_cross_entropy(in[0], in[1], in[2], in[3], loss_options(in));
+        },
     .reference =
         [](Arrays in) {
-          const CrossEntropyOptions options = options_of(in);
-          return reference(product(in[0], in[1], in[2], options.soft_cap), in[3], options);
+          const CrossEntropyOptions options = loss_options(in);
+          return reference(capped_product(in[0], in[1], in[2], options.soft_cap), in[3], options);
         },
     .samples = linear_samples(),
     // More classes, and more tokens, than a tile holds.
@@ -234,7 +234,7 @@ const Registered linear_cross_entropy_info = OpInfo{
     .saved_bytes =
         [](Inputs in) {
           const int64_t sums = in[0].dtype() == DType::f64 ? 8 : 4;
-          const auto ignore = static_cast<double>(options_of(in).ignore);
+          const auto ignore = static_cast<double>(loss_options(in).ignore);
           int64_t rows = 0;
           for (const double t : to_array(in[3]).values) rows += t != ignore ? 1 : 0;
           std::vector<int64_t> bytes = {in[0].nbytes(), in[1].nbytes(), in[3].nbytes(),
@@ -256,7 +256,7 @@ BinaryCrossEntropyOptions binary_options_of(const A& in) {
   return options;
 }
 
-Array reduced(Array each, Reduction reduction) {
+Array reduced_loss(Array each, Reduction reduction) {
   if (reduction == Reduction::none) return each;
   double sum = 0;
   for (const double x : each.values) sum += x;
@@ -282,7 +282,7 @@ const Registered mse_info = OpInfo{
     .run = [](Inputs in) { return mse(in[0], in[1], static_cast<Reduction>(in.integer(0))); },
     .reference =
         [](Arrays in) {
-          return reduced(
+          return reduced_loss(
               naive::zip(in[0], in[1], [](double x, double t) { return (x - t) * (x - t); }),
               static_cast<Reduction>(in.integer(0)));
         },
@@ -344,7 +344,7 @@ const Registered binary_cross_entropy_info = OpInfo{
             };
             return options.positive_weight * t * softplus(-z) + (1 - t) * softplus(z);
           };
-          return reduced(naive::zip(in[0], in[1], each), options.reduction);
+          return reduced_loss(naive::zip(in[0], in[1], each), options.reduction);
         },
     .samples = binary_samples(),
     .large = {{"mean", {randn({300, 257}), probabilities({300, 257})}, {8}}},
@@ -506,7 +506,7 @@ TEST(Memory, IgnoredRowsGiveNothing) {
 std::vector<float> floats(const Tensor& x) { return flatten(x).to_vector<float>(); }
 
 /// Returns the given rows of x, [rows, ...].
-Tensor rows_of(const Tensor& x, const std::vector<int64_t>& rows) {
+Tensor taken_rows(const Tensor& x, const std::vector<int64_t>& rows) {
   return take(x.detach(), Tensor::from(rows, {static_cast<int64_t>(rows.size())}));
 }
 
@@ -604,10 +604,10 @@ TEST(Memory, IgnoredRowsAreLeftOut) {
                                           .gradient = gradient};
         const Tensor dy = each ? some({T}, 5, DType::f32) : longspan::full({}, 3.0);
         const auto all = run(x, V, targets, dy, options);
-        const auto own = run(rows_of(x, counted), V, rows_of(targets, counted),
-                             each ? rows_of(dy, counted) : dy, options);
-        EXPECT_EQ(floats(each ? rows_of(all[0], counted) : all[0]), floats(own[0]));
-        EXPECT_EQ(floats(rows_of(all[1], counted)), floats(own[1]));
+        const auto own = run(taken_rows(x, counted), V, taken_rows(targets, counted),
+                             each ? taken_rows(dy, counted) : dy, options);
+        EXPECT_EQ(floats(each ? taken_rows(all[0], counted) : all[0]), floats(own[0]));
+        EXPECT_EQ(floats(taken_rows(all[1], counted)), floats(own[1]));
         EXPECT_EQ(floats(all[2]), floats(own[2]));
         EXPECT_EQ(floats(all[3]), floats(own[3]));
         const std::vector<float> dx = floats(all[1]);
@@ -638,7 +638,8 @@ TEST(Memory, ChunksOfTokensHaveTheBitsOfOne) {
   const Tensor x = some({T, 24}, 1, DType::f32), w = some({V, 24}, 2, DType::f32);
   const std::vector<float> all = floats(linear_cross_entropy(x, w, {}, targets, options));
   for (const int64_t i : {0, 1, 130, 131, 262, 299}) {
-    const Tensor own = linear_cross_entropy(rows_of(x, {i}), w, {}, rows_of(targets, {i}), options);
+    const Tensor own =
+        linear_cross_entropy(taken_rows(x, {i}), w, {}, taken_rows(targets, {i}), options);
     EXPECT_EQ(floats(own)[0], all[static_cast<size_t>(i)]) << i;
   }
 }

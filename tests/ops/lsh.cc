@@ -18,15 +18,13 @@
 #include "tests/ops/attention_oracle.h"
 #include "tests/ops/lsh_oracle.h"
 
-namespace longspan {
+namespace longspan::lsh_test {
 namespace {
 
 using attention_test::leaf;
 using attention_test::make;
 using attention_test::random_values;
 using attention_test::values_of;
-using lsh_test::Sizes;
-using lsh_test::Solution;
 
 size_t size(int64_t n) { return static_cast<size_t>(n); }
 
@@ -632,7 +630,7 @@ TEST(LshAttention, CountsPairs) {
 }
 
 }  // namespace
-}  // namespace longspan
+}  // namespace longspan::lsh_test
 
 // ----------------------------------------------------------------------------------------- table
 
@@ -640,7 +638,7 @@ namespace longspan::test {
 namespace {
 
 /// Scalar arguments: buckets, chunk, before, after, wrap, duplicates, same_bucket, causal.
-LshOptions options_of(const auto& in) {
+LshOptions lsh_options(const auto& in) {
   LshOptions o;
   o.buckets = in.integer(0);
   o.chunk = in.integer(1);
@@ -654,11 +652,11 @@ LshOptions options_of(const auto& in) {
   return o;
 }
 
-Results<Array> reference(Arrays in) {
+Results<Array> lsh_reference(Arrays in) {
   const Array &q = in[0], &v = in[1], &ids = in[2];
   const std::vector<int32_t> buckets(ids.values.begin(), ids.values.end());
   const lsh_test::Sizes n{q.dim(0), q.dim(1), ids.dim(2), q.dim(2), q.dim(3), v.dim(3)};
-  const lsh_test::Solution y = lsh_test::solve(n, q.values, v.values, buckets, options_of(in));
+  const lsh_test::Solution y = lsh_test::solve(n, q.values, v.values, buckets, lsh_options(in));
   return {Array(v.shape, y.out), Array({q.dim(0), q.dim(1), q.dim(2)}, y.lse)};
 }
 
@@ -666,8 +664,8 @@ InputSpec bucket_ids(const Shape& shape, int64_t high) {
   return as(DType::i32, integers(shape, 0, high));
 }
 
-Sample sample(std::string name, const Shape& q, int64_t width, int64_t rounds,
-              std::vector<double> numbers) {
+Sample lsh_sample(std::string name, const Shape& q, int64_t width, int64_t rounds,
+                  std::vector<double> numbers) {
   const auto most = static_cast<int64_t>(numbers[0]);
   return {
       std::move(name),
@@ -683,23 +681,24 @@ const Registered lsh_info = OpInfo{
     .name = "lsh_attention",
     .run =
         [](Inputs in) {
-          const AttentionResult y = lsh_attention(in[0], in[1], in[2], options_of(in));
+          const AttentionResult y = lsh_attention(in[0], in[1], in[2], lsh_options(in));
           return Results<Tensor>{y.out, y.lse};
         },
-    .reference = reference,
-    .samples = {sample("one token", {1, 1, 1, 3}, 2, 2, usual),
-                sample("shorter than a chunk", {2, 1, 3, 2}, 5, 1, usual),
-                sample("ragged", {1, 2, 11, 3}, 2, 3, usual),
-                sample("causal", {1, 2, 10, 2}, 3, 2, {3, 4, 1, 0, 0, 0, 1, 1}),
-                sample("rows of 16 bytes", {1, 2, 21, 8}, 16, 2, usual),
-                sample("other buckets", {1, 1, 10, 3}, 3, 2, {3, 4, 1, 0, 0, 0, 0, 0}),
-                sample("wrapped", {1, 1, 9, 2}, 2, 2, {3, 2, 1, 1, 1, 1, 0, 1}),
-                sample("around all rounds", {1, 1, 9, 2}, 2, 2, {3, 2, 1, 1, 2, 2, 0, 0}),
-                sample("empty batch", {0, 2, 5, 3}, 3, 2, usual),
-                sample("no tokens", {2, 1, 0, 3}, 3, 2, usual)},
-    .large = {sample("large", {2, 3, 700, 40}, 33, 3, {24, 64, 1, 0, 0, 0, 1, 1}),
-              sample("large, rows of 16 bytes", {1, 2, 300, 64}, 40, 2, {12, 64, 1, 0, 0, 0, 1, 1}),
-              sample("large, two ways", {1, 2, 500, 16}, 70, 2, {9, 32, 1, 1, 1, 2, 0, 0})},
+    .reference = lsh_reference,
+    .samples = {lsh_sample("one token", {1, 1, 1, 3}, 2, 2, usual),
+                lsh_sample("shorter than a chunk", {2, 1, 3, 2}, 5, 1, usual),
+                lsh_sample("ragged", {1, 2, 11, 3}, 2, 3, usual),
+                lsh_sample("causal", {1, 2, 10, 2}, 3, 2, {3, 4, 1, 0, 0, 0, 1, 1}),
+                lsh_sample("rows of 16 bytes", {1, 2, 21, 8}, 16, 2, usual),
+                lsh_sample("other buckets", {1, 1, 10, 3}, 3, 2, {3, 4, 1, 0, 0, 0, 0, 0}),
+                lsh_sample("wrapped", {1, 1, 9, 2}, 2, 2, {3, 2, 1, 1, 1, 1, 0, 1}),
+                lsh_sample("around all rounds", {1, 1, 9, 2}, 2, 2, {3, 2, 1, 1, 2, 2, 0, 0}),
+                lsh_sample("empty batch", {0, 2, 5, 3}, 3, 2, usual),
+                lsh_sample("no tokens", {2, 1, 0, 3}, 3, 2, usual)},
+    .large = {lsh_sample("large", {2, 3, 700, 40}, 33, 3, {24, 64, 1, 0, 0, 0, 1, 1}),
+              lsh_sample("large, rows of 16 bytes", {1, 2, 300, 64}, 40, 2,
+                         {12, 64, 1, 0, 0, 0, 1, 1}),
+              lsh_sample("large, two ways", {1, 2, 500, 16}, 70, 2, {9, 32, 1, 1, 1, 2, 0, 0})},
     .rejects = {rejects<ShapeError>("rank", {randn({2, 6, 3}), v4, ids4}, "q", usual),
                 rejects<ShapeError>("length", {q4, randn({1, 2, 5, 3}), ids4},
                                     "batch, heads and length of q", usual),

@@ -16,6 +16,7 @@
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/op_info.h"
+#include "tests/ops/laid.h"
 #include "tests/ops/linear_reference.h"
 
 namespace longspan::test {
@@ -233,13 +234,6 @@ const Registered joined_info = OpInfo{
 
 const Making f32_making{DType::f32, DType::f32, Layout::contiguous, {}};
 
-std::vector<float> numbers(const Tensor& x) { return x.to_vector<float>(); }
-
-void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
-}
-
 // A row has the same bits for any number of other rows and at every position in a tile.
 TEST(Matmul, RowDependsOnItsRowAlone) {
   for (const int64_t n : {1, 16, 31, 64, 100}) {
@@ -247,8 +241,8 @@ TEST(Matmul, RowDependsOnItsRowAlone) {
       const Tensor a = make(randn({150, k}), Generator{1}, f32_making);
       const Tensor b = make(randn({k, n}), Generator{2}, f32_making);
       const Tensor b_t = make(randn({n, k}), Generator{2}, f32_making);
-      const std::vector<float> y = numbers(matmul(a, b));
-      const std::vector<float> y_t = numbers(matmul(a, transpose(b_t, 0, 1)));
+      const std::vector<float> y = floats_of(matmul(a, b));
+      const std::vector<float> y_t = floats_of(matmul(a, transpose(b_t, 0, 1)));
       for (const int64_t m : {1, 2, 3, 4, 5, 7, 11, 12, 13, 14, 15, 24, 29, 64, 149}) {
         const int64_t first = 150 - m;
         const Tensor part = a.alias({m, k}, {k, 1}, first * k);
@@ -256,8 +250,8 @@ TEST(Matmul, RowDependsOnItsRowAlone) {
           return std::vector<float>(all.begin() + first * n, all.end());
         };
         SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
-        expect_same_bits(numbers(matmul(part, b)), rows(y));
-        expect_same_bits(numbers(matmul(part, transpose(b_t, 0, 1))), rows(y_t));
+        expect_same_bits(floats_of(matmul(part, b)), rows(y));
+        expect_same_bits(floats_of(matmul(part, transpose(b_t, 0, 1))), rows(y_t));
       }
     }
   }
@@ -275,7 +269,7 @@ TEST(Matmul, FewRowsOfManyColumns) {
       Tensor c = full({rows.dim(0), n}, 0.5, dtype);
       kernels::matmul(c.device(), rows.view(), transpose(b, 0, 1).view(), c.mut(),
                       {.accumulate = true, .bias = bias.view()});
-      return numbers(cast(c, DType::f32));
+      return floats_of(cast(c, DType::f32));
     };
     const std::vector<float> all = product(a);
     for (const int64_t m : {1, 2, 3, 4}) {
@@ -363,7 +357,7 @@ TEST(Matmul, KeptStripsHaveTheBitsOfRows) {
         const Tensor b = make(randn({k, n}), Generator{6}, f32_making);
         const Tensor rows = contiguous(transpose(a, 0, 1));
         SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
-        expect_same_bits(numbers(matmul(transpose(a, 0, 1), b)), numbers(matmul(rows, b)));
+        expect_same_bits(floats_of(matmul(transpose(a, 0, 1), b)), floats_of(matmul(rows, b)));
       }
     }
   }
@@ -421,7 +415,7 @@ TEST(Matmul, RowsBesideALargeMatrix) {
     Tensor c = full({2, rows.dim(1), n}, 0.5, DType::f32);
     kernels::matmul(c.device(), rows.view(), transpose(b, 1, 2).view(), c.mut(),
                     {.accumulate = true, .bias = bias.view()});
-    return numbers(contiguous(transpose(c, 0, 1)));
+    return floats_of(contiguous(transpose(c, 0, 1)));
   };
   const std::vector<float> all = product(a);
   for (const int64_t m : {1, 4, 5, 16, 33, 128, 150, 256, 257}) {
@@ -444,13 +438,13 @@ TEST(Matmul, ColumnAndLayoutDoNotMatter) {
     const Tensor b = make(randn({k, n}), Generator{4}, f32_making);
     const Tensor a_t = transpose(contiguous(transpose(a, 0, 1)), 0, 1);
     const Tensor b_t = transpose(contiguous(transpose(b, 0, 1)), 0, 1);
-    const std::vector<float> y = numbers(matmul(a, b));
-    expect_same_bits(numbers(matmul(a_t, b)), y);
-    expect_same_bits(numbers(matmul(a, b_t)), y);
-    expect_same_bits(numbers(matmul(a_t, b_t)), y);
+    const std::vector<float> y = floats_of(matmul(a, b));
+    expect_same_bits(floats_of(matmul(a_t, b)), y);
+    expect_same_bits(floats_of(matmul(a, b_t)), y);
+    expect_same_bits(floats_of(matmul(a_t, b_t)), y);
     for (const int64_t from : {0, 1, 16, 40}) {
       const int64_t width = n - from;
-      const std::vector<float> part = numbers(matmul(a, b.alias({k, width}, {n, 1}, from)));
+      const std::vector<float> part = floats_of(matmul(a, b.alias({k, width}, {n, 1}, from)));
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < width; ++j) {
           ASSERT_EQ(part[static_cast<size_t>(i * width + j)],
@@ -468,7 +462,7 @@ TEST(Linear, RowsOfAnyStridesAroundAxesOfSizeOne) {
   for (const Tensor& x : {narrow(block, 2, 0, 4), narrow(block, 0, 1, 2), slice(block, 2, 1, 8, 2),
                           transpose(block, 0, 1), transpose(narrow(block, 2, 0, 4), 0, 2),
                           expand(narrow(block, 2, 3, 1), {3, 2, 4, 6}), narrow(block, 2, 7, 1)}) {
-    expect_same_bits(numbers(linear(x, weight)), numbers(linear(clone(x), weight)));
+    expect_same_bits(floats_of(linear(x, weight)), floats_of(linear(clone(x), weight)));
   }
 }
 
@@ -495,8 +489,8 @@ TEST(Linear, BitsForAnyNumberOfThreads) {
       for (Tensor* t : {&x, &weight, &bias}) set_requires_grad(*t);
       const Tensor y = linear(x, weight, bias);
       backward(y, make(randn({rows, out}), Generator{8}, f32_making));
-      const std::vector<std::vector<float>> all = {numbers(y), numbers(grad(x)),
-                                                   numbers(grad(weight)), numbers(grad(bias))};
+      const std::vector<std::vector<float>> all = {floats_of(y), floats_of(grad(x)),
+                                                   floats_of(grad(weight)), floats_of(grad(bias))};
       const size_t base = narrow ? 4 : 0;
       for (size_t i = 0; i < all.size(); ++i) {
         if (threads == 1) {
@@ -515,7 +509,7 @@ TEST(Matmul, NotANumberStaysInItsRow) {
   Tensor a = make(full({13, 20}, 1), Generator{}, f32_making);
   a.mut().as<float>()[3 * 20 + 5] = std::numeric_limits<float>::quiet_NaN();
   const Tensor b = make(full({20, 33}, 1), Generator{}, f32_making);
-  const std::vector<float> y = numbers(matmul(a, b));
+  const std::vector<float> y = floats_of(matmul(a, b));
   for (int64_t i = 0; i < 13; ++i) {
     for (int64_t j = 0; j < 33; ++j) {
       const float v = y[static_cast<size_t>(i * 33 + j)];

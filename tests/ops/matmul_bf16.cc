@@ -22,18 +22,15 @@
 namespace longspan::test {
 namespace {
 
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
-
 /// How products are computed. f32 operands are multiplied with MatmulPrecision::bf16.
-struct Way {
+struct NarrowProduct {
   const char* name;
   DType operands, result;
   bool dot;
 };
-void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+void PrintTo(const NarrowProduct& way, std::ostream* out) { *out << way.name; }
 
-class MatmulBf16 : public testing::TestWithParam<Way> {
+class MatmulBf16 : public testing::TestWithParam<NarrowProduct> {
  protected:
   void SetUp() override {
     cpu::set_bf16_dot(GetParam().dot);
@@ -47,25 +44,19 @@ class MatmulBf16 : public testing::TestWithParam<Way> {
   }
   const WithMatmulPrecision precision{MatmulPrecision::bf16};
 };
-INSTANTIATE_TEST_SUITE_P(Ways, MatmulBf16,
-                         testing::Values(Way{"bf16_by_dot", DType::bf16, DType::bf16, true},
-                                         Way{"bf16_to_f32_by_dot", DType::bf16, DType::f32, true},
-                                         Way{"f32_by_dot", DType::f32, DType::f32, true},
-                                         Way{"bf16_widened", DType::bf16, DType::bf16, false},
-                                         Way{"bf16_to_f32_widened", DType::bf16, DType::f32, false},
-                                         Way{"f32", DType::f32, DType::f32, false}),
-                         [](const auto& way) { return std::string(way.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, MatmulBf16,
+    testing::Values(NarrowProduct{"bf16_by_dot", DType::bf16, DType::bf16, true},
+                    NarrowProduct{"bf16_to_f32_by_dot", DType::bf16, DType::f32, true},
+                    NarrowProduct{"f32_by_dot", DType::f32, DType::f32, true},
+                    NarrowProduct{"bf16_widened", DType::bf16, DType::bf16, false},
+                    NarrowProduct{"bf16_to_f32_widened", DType::bf16, DType::f32, false},
+                    NarrowProduct{"f32", DType::f32, DType::f32, false}),
+    [](const auto& way) { return std::string(way.param.name); });
 
-std::vector<float> draw(int64_t n, uint64_t seed) {
+std::vector<float> normal_floats(int64_t n, uint64_t seed) {
   const Making plain{DType::f32, DType::f32, Layout::contiguous, {}};
   return make(randn({n}), Generator{seed}, plain).to_vector<float>();
-}
-
-std::vector<float> numbers(const Tensor& x) { return cast(x, DType::f32).to_vector<float>(); }
-
-void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
 struct Size {
@@ -75,13 +66,13 @@ struct Size {
 /// Compares a product in every layout with the f64 sum of the products of the rounded operands.
 class Checked {
  public:
-  Checked(const Way& way, Size size, float (*round)(float))
+  Checked(const NarrowProduct& way, Size size, float (*round)(float))
       : way_(way),
         s_(size),
-        a_(draw(s_.m * s_.k, 1)),
-        b_(draw(s_.k * s_.n, 2)),
-        bias_(draw(s_.n, 3)),
-        before_(draw(s_.m * s_.n, 4)),
+        a_(normal_floats(s_.m * s_.k, 1)),
+        b_(normal_floats(s_.k * s_.n, 2)),
+        bias_(normal_floats(s_.n, 3)),
+        before_(normal_floats(s_.m * s_.n, 4)),
         sums_(before_.size(), 0),
         sizes_(before_.size(), 0) {
     if (way.result == DType::bf16) {
@@ -107,7 +98,7 @@ class Checked {
     Tensor c = cast(Tensor::from(before_, {s_.m, s_.n}), way_.result);
     kernels::matmul(c.device(), a.view(), b.view(), c.mut(),
                     {.accumulate = accumulate, .bias = with_bias ? bias.view() : ConstView{}});
-    const std::vector<float> got = numbers(c);
+    const std::vector<float> got = floats_of(c);
     for (size_t i = 0; i < got.size(); ++i) {
       const double bias_here = with_bias ? bias_[i % bias_.size()] : 0;
       const double before = accumulate ? before_[i] : 0;
@@ -124,7 +115,7 @@ class Checked {
   }
 
  private:
-  Way way_;
+  NarrowProduct way_;
   Size s_;
   std::vector<float> a_, b_, bias_, before_;
   std::vector<double> sums_, sizes_;
@@ -167,7 +158,8 @@ TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
   const int64_t rows = 150;
   for (const int64_t n : {1, 31, 100}) {
     for (const int64_t k : {1, 64, 257, 1201}) {
-      const std::vector<float> values = draw(rows * k, 1), others = draw(k * n, 2);
+      const std::vector<float> values = normal_floats(rows * k, 1),
+                               others = normal_floats(k * n, 2);
       std::vector<float> first;
       for (const Lies how_a : {Lies::rows, Lies::columns, Lies::apart}) {
         for (const Lies how_b : {Lies::rows, Lies::columns}) {
@@ -176,7 +168,7 @@ TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
           const auto product = [&](const Tensor& left) {
             Tensor c = Tensor::empty({left.dim(0), n}, GetParam().result, Device{});
             kernels::matmul(c.device(), left.view(), b.view(), c.mut(), kernels::no_epilogue);
-            return numbers(c);
+            return floats_of(c);
           };
           const std::vector<float> all = product(a);
           if (first.empty()) first = all;
@@ -196,14 +188,14 @@ TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
 
 TEST_P(MatmulBf16, MatricesOfABatchAreThoseAlone) {
   const DType dtype = GetParam().operands;
-  const Tensor a = cast(Tensor::from(draw(3 * 13 * 37, 1), {3, 13, 37}), dtype);
-  const Tensor b = cast(Tensor::from(draw(3 * 37 * 21, 2), {3, 37, 21}), dtype);
+  const Tensor a = cast(Tensor::from(normal_floats(3 * 13 * 37, 1), {3, 13, 37}), dtype);
+  const Tensor b = cast(Tensor::from(normal_floats(3 * 37 * 21, 2), {3, 37, 21}), dtype);
   const Tensor all = matmul(a, b), one = matmul(a, select(b, 0, 1));
   for (int64_t i = 0; i < 3; ++i) {
-    expect_same_bits(numbers(contiguous(select(all, 0, i))),
-                     numbers(matmul(select(a, 0, i), select(b, 0, i))));
-    expect_same_bits(numbers(contiguous(select(one, 0, i))),
-                     numbers(matmul(select(a, 0, i), select(b, 0, 1))));
+    expect_same_bits(floats_of(contiguous(select(all, 0, i))),
+                     floats_of(matmul(select(a, 0, i), select(b, 0, i))));
+    expect_same_bits(floats_of(contiguous(select(one, 0, i))),
+                     floats_of(matmul(select(a, 0, i), select(b, 0, 1))));
   }
 }
 
@@ -214,13 +206,13 @@ TEST_P(MatmulBf16, BitsForAnyNumberOfThreads) {
   std::vector<std::vector<float>> first;
   for (const int threads : {1, 2, 3}) {
     set_num_threads(threads);
-    Tensor x = cast(Tensor::from(draw(rows * in, 1), {rows, in}), dtype);
-    Tensor weight = cast(Tensor::from(draw(out * in, 2), {out, in}), dtype);
+    Tensor x = cast(Tensor::from(normal_floats(rows * in, 1), {rows, in}), dtype);
+    Tensor weight = cast(Tensor::from(normal_floats(out * in, 2), {out, in}), dtype);
     for (Tensor* t : {&x, &weight}) set_requires_grad(*t);
     const Tensor y = linear(x, weight);
-    backward(y, cast(Tensor::from(draw(rows * out, 3), {rows, out}), dtype));
-    const std::vector<std::vector<float>> all = {numbers(y), numbers(grad(x)),
-                                                 numbers(grad(weight))};
+    backward(y, cast(Tensor::from(normal_floats(rows * out, 3), {rows, out}), dtype));
+    const std::vector<std::vector<float>> all = {floats_of(y), floats_of(grad(x)),
+                                                 floats_of(grad(weight))};
     if (threads == 1) first = all;
     for (size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(fmt::format("{} threads, result {}", threads, i));
@@ -233,18 +225,18 @@ TEST_P(MatmulBf16, BitsForAnyNumberOfThreads) {
 TEST_P(MatmulBf16, WhatIsNotFiniteStaysInItsRow) {
   for (const int64_t k : {20, 21}) {
     std::vector<float> values(static_cast<size_t>(13 * k), 1.0f);
-    values[static_cast<size_t>(3 * k + 5)] = nan;
-    values[static_cast<size_t>(6 * k + k - 1)] = infinity;
-    values[static_cast<size_t>(8 * k)] = -infinity;
+    values[static_cast<size_t>(3 * k + 5)] = NAN;
+    values[static_cast<size_t>(6 * k + k - 1)] = INFINITY;
+    values[static_cast<size_t>(8 * k)] = -INFINITY;
     for (const Lies how : {Lies::rows, Lies::columns, Lies::apart}) {
       const Tensor a = laid(values, 13, k, how, GetParam().operands);
       const Tensor b = laid(std::vector<float>(static_cast<size_t>(k * 33), 1.0f), k, 33, how,
                             GetParam().operands);
-      const std::vector<float> y = numbers(matmul(a, b));
+      const std::vector<float> y = floats_of(matmul(a, b));
       for (int64_t i = 0; i < 13; ++i) {
         for (int64_t j = 0; j < 33; ++j) {
           const float v = y[static_cast<size_t>(i * 33 + j)];
-          const float want = i == 6 ? infinity : i == 8 ? -infinity : static_cast<float>(k);
+          const float want = i == 6 ? INFINITY : i == 8 ? -INFINITY : static_cast<float>(k);
           EXPECT_TRUE(i == 3 ? std::isnan(v) : v == want) << i << ", " << j << ": " << v;
         }
       }
@@ -257,7 +249,7 @@ float times_one(float x, int64_t k) {
   std::vector<float> a(static_cast<size_t>(k), 0.0f);
   a.back() = x;
   const std::vector<float> ones(static_cast<size_t>(k), 1.0f);
-  return numbers(matmul(Tensor::from(a, {1, k}), Tensor::from(ones, {k, 1})))[0];
+  return floats_of(matmul(Tensor::from(a, {1, k}), Tensor::from(ones, {k, 1})))[0];
 }
 
 TEST(MatmulPrecision, Bf16RoundsToNearestEvenAndDropsSubnormals) {
@@ -268,15 +260,15 @@ TEST(MatmulPrecision, Bf16RoundsToNearestEvenAndDropsSubnormals) {
     EXPECT_EQ(times_one(1 + 0x3p-8f, k), 1 + 0x1p-6f);
     EXPECT_EQ(times_one(1 + 0x1p-8f + 0x1p-20f, k), 1 + 0x1p-7f);
     EXPECT_EQ(times_one(-3.14159274f, k), -3.140625f);
-    EXPECT_EQ(times_one(std::numeric_limits<float>::max(), k), infinity);
+    EXPECT_EQ(times_one(std::numeric_limits<float>::max(), k), INFINITY);
     EXPECT_EQ(times_one(std::numeric_limits<float>::min(), k), 0x1p-126f);
     EXPECT_EQ(times_one(0x1p-127f, k), 0);
   }
 }
 
 TEST(MatmulPrecision, SaysWhatF32ProductsRoundTo) {
-  const Tensor a = Tensor::from(draw(30 * 50, 1), {30, 50});
-  const Tensor b = Tensor::from(draw(50 * 40, 2), {50, 40});
+  const Tensor a = Tensor::from(normal_floats(30 * 50, 1), {30, 50});
+  const Tensor b = Tensor::from(normal_floats(50 * 40, 2), {50, 40});
   const auto product = [&](MatmulPrecision precision, DType dtype) {
     const WithMatmulPrecision with(precision);
     const Tensor y = matmul(cast(a, dtype), cast(b, dtype));

@@ -25,24 +25,21 @@
 namespace longspan::test {
 namespace {
 
-constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
-std::vector<double> draw(int64_t n, uint64_t seed) {
+std::vector<double> normal_doubles(int64_t n, uint64_t seed) {
   const Making plain{DType::f64, DType::f64, Layout::contiguous, {}};
   return make(randn({n}), Generator{seed}, plain).to_vector<double>();
 }
 
-std::vector<double> numbers(const Tensor& x) { return cast(x, DType::f64).to_vector<double>(); }
+std::vector<double> doubles_of(const Tensor& x) { return cast(x, DType::f64).to_vector<double>(); }
 
 /// Computes c = a b (+ bias) (+ c) with a library. The memory around c holds NaN, which must not
 /// change. The previous content of c matters only with `accumulate`.
-std::vector<double> product(MatmulLibrary library, const Tensor& a, const Tensor& b,
-                            const Tensor& bias, const std::vector<double>& before,
-                            bool accumulate) {
+std::vector<double> openblas_product(MatmulLibrary library, const Tensor& a, const Tensor& b,
+                                     const Tensor& bias, const std::vector<double>& before,
+                                     bool accumulate) {
   const WithMatmulLibrary setting(library);
   const int64_t m = a.dim(0), n = b.dim(1), row = n + 5;
-  std::vector<double> all(static_cast<size_t>(m * row + 8), nan);
+  std::vector<double> all(static_cast<size_t>(m * row + 8), NAN);
   for (int64_t i = 0; accumulate && i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       all[static_cast<size_t>(3 + i * row + j)] = before[static_cast<size_t>(i * n + j)];
@@ -52,7 +49,7 @@ std::vector<double> product(MatmulLibrary library, const Tensor& a, const Tensor
   Tensor c = buffer.alias({m, n}, {row, 1}, 3);
   kernels::matmul(c.device(), a.view(), b.view(), c.mut(),
                   {.accumulate = accumulate, .bias = bias ? bias.view() : ConstView{}});
-  const std::vector<double> after = numbers(buffer);
+  const std::vector<double> after = doubles_of(buffer);
   for (size_t i = 0; i < after.size(); ++i) {
     const int64_t at = static_cast<int64_t>(i) - 3;
     const bool inside = at >= 0 && at / row < m && at % row < n;
@@ -61,14 +58,14 @@ std::vector<double> product(MatmulLibrary library, const Tensor& a, const Tensor
       break;
     }
   }
-  return numbers(c);
+  return doubles_of(c);
 }
 
 bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
-struct Size {
+struct BlasSize {
   int64_t m, n, k;
 };
 
@@ -76,26 +73,27 @@ class MatmulOpenBlas : public testing::TestWithParam<DType> {
  protected:
   /// Returns the product of the operands from our own kernels (the default) and from OpenBLAS.
   std::pair<std::vector<double>, std::vector<double>> both(const Tensor& a, const Tensor& b) const {
-    return {product(MatmulLibrary::own, a, b, {}, {}, false),
-            product(MatmulLibrary::openblas, a, b, {}, {}, false)};
+    return {openblas_product(MatmulLibrary::own, a, b, {}, {}, false),
+            openblas_product(MatmulLibrary::openblas, a, b, {}, {}, false)};
   }
-  Tensor matrix(Size s, uint64_t seed, Lies how = Lies::rows) const {
-    return laid(draw(s.m * s.n, seed), s.m, s.n, how, GetParam());
+  Tensor matrix(BlasSize s, uint64_t seed, Lies how = Lies::rows) const {
+    return laid(normal_doubles(s.m * s.n, seed), s.m, s.n, how, GetParam());
   }
 };
 INSTANTIATE_TEST_SUITE_P(DTypes, MatmulOpenBlas, testing::Values(DType::f32, DType::f64),
                          [](const auto& type) { return std::string(name_of(type.param)); });
 
 /// Compares both libraries with a long double sum, and with each other, in every layout.
-void check_size(Size s, DType dtype) {
+void check_size(BlasSize s, DType dtype) {
   const auto as = [dtype](std::vector<double> x) {
     if (dtype == DType::f32) {
       for (double& v : x) v = static_cast<double>(static_cast<float>(v));
     }
     return x;
   };
-  const std::vector<double> a = as(draw(s.m * s.k, 1)), b = as(draw(s.k * s.n, 2)),
-                            bias = as(draw(s.n, 3)), before = as(draw(s.m * s.n, 4));
+  const std::vector<double> a = as(normal_doubles(s.m * s.k, 1)),
+                            b = as(normal_doubles(s.k * s.n, 2)), bias = as(normal_doubles(s.n, 3)),
+                            before = as(normal_doubles(s.m * s.n, 4));
   std::vector<long double> sums(before.size(), 0), sizes(before.size(), 0);
   for (int64_t i = 0; i < s.m; ++i) {
     for (int64_t p = 0; p < s.k; ++p) {
@@ -121,8 +119,10 @@ void check_size(Size s, DType dtype) {
         }
         const bool with_bias = (mode & 1) != 0, accumulate = (mode & 2) != 0;
         const Tensor extra = with_bias ? bias_tensor : Tensor{};
-        const auto own = product(MatmulLibrary::own, left, right, extra, before, accumulate);
-        const auto other = product(MatmulLibrary::openblas, left, right, extra, before, accumulate);
+        const auto own =
+            openblas_product(MatmulLibrary::own, left, right, extra, before, accumulate);
+        const auto other =
+            openblas_product(MatmulLibrary::openblas, left, right, extra, before, accumulate);
         const std::string what = fmt::format(
             "{} x {} x {}, a {} b {}{}{}", s.m, s.n, s.k, static_cast<int>(how_a),
             static_cast<int>(how_b), with_bias ? ", bias" : "", accumulate ? ", added" : "");
@@ -144,12 +144,14 @@ void check_size(Size s, DType dtype) {
 }
 
 TEST_P(MatmulOpenBlas, BothGiveTheSameToRounding) {
-  for (const Size s : {Size{1, 1, 1},      Size{2, 2, 2},    Size{3, 7, 5},      Size{1, 33, 17},
-                       Size{33, 1, 17},    Size{17, 33, 1},  Size{1, 1, 4000},   Size{0, 3, 4},
-                       Size{4, 0, 3},      Size{3, 2, 0},    Size{1, 2133, 125}, Size{4, 300, 600},
-                       Size{13, 64, 64},   Size{64, 64, 64}, Size{129, 67, 300}, Size{2000, 3, 5},
-                       Size{3, 2000, 5},   Size{5, 3, 3000}, Size{700, 24, 16},  Size{530, 1030, 7},
-                       Size{257, 129, 411}}) {
+  for (const BlasSize s :
+       {BlasSize{1, 1, 1},     BlasSize{2, 2, 2},      BlasSize{3, 7, 5},
+        BlasSize{1, 33, 17},   BlasSize{33, 1, 17},    BlasSize{17, 33, 1},
+        BlasSize{1, 1, 4000},  BlasSize{0, 3, 4},      BlasSize{4, 0, 3},
+        BlasSize{3, 2, 0},     BlasSize{1, 2133, 125}, BlasSize{4, 300, 600},
+        BlasSize{13, 64, 64},  BlasSize{64, 64, 64},   BlasSize{129, 67, 300},
+        BlasSize{2000, 3, 5},  BlasSize{3, 2000, 5},   BlasSize{5, 3, 3000},
+        BlasSize{700, 24, 16}, BlasSize{530, 1030, 7}, BlasSize{257, 129, 411}}) {
     check_size(s, GetParam());
   }
 }
@@ -196,24 +198,26 @@ TEST_P(MatmulOpenBlas, NotANumberAndInfinityComeOutAlike) {
   const auto kind = [](double x) {
     return std::isnan(x) ? 'n' : std::isinf(x) ? (x > 0 ? '+' : '-') : '.';
   };
-  for (const Size s : {Size{1, 1, 3}, Size{1, 40, 20}, Size{40, 1, 20}, Size{13, 33, 20},
-                       Size{200, 150, 90}, Size{3, 5, 1}}) {
-    std::vector<double> a = draw(s.m * s.k, 1), b = draw(s.k * s.n, 2), c = draw(s.m * s.n, 3);
-    a[0] = nan;
-    a[a.size() / 2] = infinity;
+  for (const BlasSize s : {BlasSize{1, 1, 3}, BlasSize{1, 40, 20}, BlasSize{40, 1, 20},
+                           BlasSize{13, 33, 20}, BlasSize{200, 150, 90}, BlasSize{3, 5, 1}}) {
+    std::vector<double> a = normal_doubles(s.m * s.k, 1), b = normal_doubles(s.k * s.n, 2),
+                        c = normal_doubles(s.m * s.n, 3);
+    a[0] = NAN;
+    a[a.size() / 2] = inf;
     for (int64_t p = 0; p < s.k; ++p) a[static_cast<size_t>((s.m - 1) * s.k + p)] = 0;
-    b[b.size() - 1] = -infinity;
-    b[b.size() / 3] = nan;
+    b[b.size() - 1] = -inf;
+    b[b.size() / 3] = NAN;
     for (int64_t p = 0; p < s.k; ++p) b[static_cast<size_t>(p * s.n)] = 0;
-    c[0] = infinity;
-    c[c.size() / 2] = nan;
+    c[0] = inf;
+    c[c.size() / 2] = NAN;
     for (const Lies how_a : {Lies::rows, Lies::columns}) {
       for (const Lies how_b : {Lies::rows, Lies::columns}) {
         const Tensor left = laid(a, s.m, s.k, how_a, GetParam());
         const Tensor right = laid(b, s.k, s.n, how_b, GetParam());
         for (const bool accumulate : {false, true}) {
-          const auto own = product(MatmulLibrary::own, left, right, {}, c, accumulate);
-          const auto other = product(MatmulLibrary::openblas, left, right, {}, c, accumulate);
+          const auto own = openblas_product(MatmulLibrary::own, left, right, {}, c, accumulate);
+          const auto other =
+              openblas_product(MatmulLibrary::openblas, left, right, {}, c, accumulate);
           for (size_t i = 0; i < own.size(); ++i) {
             ASSERT_EQ(kind(own[i]), kind(other[i]))
                 << fmt::format("{} x {} x {}, element {}", s.m, s.n, s.k, i);
@@ -227,7 +231,7 @@ TEST_P(MatmulOpenBlas, NotANumberAndInfinityComeOutAlike) {
 // Leading axes: batches, several axes and broadcast operands.
 TEST_P(MatmulOpenBlas, Batches) {
   const auto tensor = [](const Shape& shape, uint64_t seed) {
-    return cast(Tensor::from(draw(numel(shape), seed), shape), GetParam());
+    return cast(Tensor::from(normal_doubles(numel(shape), seed), shape), GetParam());
   };
   const std::pair<Tensor, Tensor> pairs[] = {
       {tensor({6, 33, 65}, 1), tensor({6, 65, 31}, 2)},
@@ -238,9 +242,9 @@ TEST_P(MatmulOpenBlas, Batches) {
       {tensor({0, 4, 5}, 1), tensor({0, 5, 2}, 2)},
       {transpose(tensor({64, 70, 65}, 1), -1, -2), tensor({64, 70, 31}, 2)}};
   for (const auto& [a, b] : pairs) {
-    const std::vector<double> own = numbers(matmul(a, b));
+    const std::vector<double> own = doubles_of(matmul(a, b));
     const WithMatmulLibrary openblas(MatmulLibrary::openblas);
-    const std::vector<double> other = numbers(matmul(a, b));
+    const std::vector<double> other = doubles_of(matmul(a, b));
     ASSERT_EQ(own.size(), other.size());
     const double bound = GetParam() == DType::f32 ? 1e-4 : 1e-13;
     for (size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(own[i], other[i], bound) << i;
@@ -252,20 +256,21 @@ TEST_P(MatmulOpenBlas, Batches) {
 TEST_P(MatmulOpenBlas, TheSameBitsAgainAndOnAnyNumberOfThreads) {
   const int before = num_threads();
   const WithMatmulLibrary openblas(MatmulLibrary::openblas);
-  for (const Size s : {Size{300, 1100, 200}, Size{1111, 24, 40}, Size{256, 256, 2000}}) {
-    const std::vector<double> a = draw(s.m * s.k, 1), b = draw(s.k * s.n, 2);
+  for (const BlasSize s :
+       {BlasSize{300, 1100, 200}, BlasSize{1111, 24, 40}, BlasSize{256, 256, 2000}}) {
+    const std::vector<double> a = normal_doubles(s.m * s.k, 1), b = normal_doubles(s.k * s.n, 2);
     std::vector<double> first;
     for (const int threads : {1, 2, 3, 70}) {
       set_num_threads(threads);
       for (int64_t shift = 0; shift < 3; ++shift) {
         const auto moved = [&](const std::vector<double>& x, int64_t rows, int64_t columns) {
-          std::vector<double> all(static_cast<size_t>(shift), nan);
+          std::vector<double> all(static_cast<size_t>(shift), NAN);
           all.insert(all.end(), x.begin(), x.end());
           const Tensor buffer =
               cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), GetParam());
           return buffer.alias({rows, columns}, {columns, 1}, shift);
         };
-        const std::vector<double> c = numbers(matmul(moved(a, s.m, s.k), moved(b, s.k, s.n)));
+        const std::vector<double> c = doubles_of(matmul(moved(a, s.m, s.k), moved(b, s.k, s.n)));
         if (first.empty()) first = c;
         EXPECT_TRUE(same_bits(c, first)) << threads << " threads, moved by " << shift;
       }
@@ -277,12 +282,12 @@ TEST_P(MatmulOpenBlas, TheSameBitsAgainAndOnAnyNumberOfThreads) {
 TEST_P(MatmulOpenBlas, CallsFromSeveralThreadsDoNotDisturbEachOther) {
   const WithMatmulLibrary openblas(MatmulLibrary::openblas);
   const Tensor a = matrix({150, 700, 0}, 1), b = matrix({700, 90, 0}, 2);
-  const std::vector<double> alone = numbers(matmul(a, b));
+  const std::vector<double> alone = doubles_of(matmul(a, b));
   std::vector<int> wrong(6, 0);
   std::vector<std::thread> callers;
   for (int& count : wrong) {
     callers.emplace_back([&] {
-      for (int i = 0; i < 20; ++i) count += same_bits(numbers(matmul(a, b)), alone) ? 0 : 1;
+      for (int i = 0; i < 20; ++i) count += same_bits(doubles_of(matmul(a, b)), alone) ? 0 : 1;
     });
   }
   for (std::thread& t : callers) t.join();
@@ -321,14 +326,14 @@ TEST_P(MatmulOpenBlas, GradientsOfALayer) {
   const auto gradients_by = [](MatmulLibrary library) {
     const WithMatmulLibrary setting(library);
     const auto leaf = [](const Shape& shape, uint64_t seed) {
-      Tensor x = cast(Tensor::from(draw(numel(shape), seed), shape), GetParam());
+      Tensor x = cast(Tensor::from(normal_doubles(numel(shape), seed), shape), GetParam());
       return set_requires_grad(x);
     };
     const Tensor x = leaf({7, 30, 65}, 1), w = leaf({40, 65}, 2), bias = leaf({40}, 3);
     const Tensor y = linear(x, w, bias);
-    backward(y, cast(Tensor::from(draw(y.numel(), 4), y.shape()), GetParam()));
-    std::vector<std::vector<double>> all{numbers(y)};
-    for (const Tensor& t : {x, w, bias}) all.push_back(numbers(grad(t)));
+    backward(y, cast(Tensor::from(normal_doubles(y.numel(), 4), y.shape()), GetParam()));
+    std::vector<std::vector<double>> all{doubles_of(y)};
+    for (const Tensor& t : {x, w, bias}) all.push_back(doubles_of(grad(t)));
     return all;
   };
   const auto own = gradients_by(MatmulLibrary::own), other = gradients_by(MatmulLibrary::openblas);
@@ -343,7 +348,7 @@ TEST_P(MatmulOpenBlas, GradientsOfALayer) {
 
 // Products of bf16, f16 and rounded f32 do not go to OpenBLAS: no bit changes.
 TEST(MatmulOpenBlasLeaves, ProductsOfFewerBitsToOurKernels) {
-  const std::vector<double> a = draw(129 * 3000, 1), b = draw(3000 * 67, 2);
+  const std::vector<double> a = normal_doubles(129 * 3000, 1), b = normal_doubles(3000 * 67, 2);
   struct Way {
     DType dtype;
     MatmulPrecision precision;
@@ -354,9 +359,9 @@ TEST(MatmulOpenBlasLeaves, ProductsOfFewerBitsToOurKernels) {
     const WithMatmulPrecision rounding(precision);
     const Tensor left = cast(Tensor::from(a, {129, 3000}), dtype);
     const Tensor right = cast(Tensor::from(b, {3000, 67}), dtype);
-    const std::vector<double> own = numbers(matmul(left, right));
+    const std::vector<double> own = doubles_of(matmul(left, right));
     const WithMatmulLibrary openblas(MatmulLibrary::openblas);
-    EXPECT_TRUE(same_bits(numbers(matmul(left, right)), own)) << name_of(dtype);
+    EXPECT_TRUE(same_bits(doubles_of(matmul(left, right)), own)) << name_of(dtype);
   }
 }
 

@@ -28,7 +28,7 @@ int64_t statistics(Inputs in) {
   return n > 0 ? in[0].numel() / n * (in[0].dtype() == DType::f64 ? 8 : 4) : 0;
 }
 
-std::vector<Sample> samples(bool bias) {
+std::vector<Sample> norm_samples(bool bias) {
   std::vector<Sample> list;
   const auto add = [&](const std::string& name, const InputSpec& x, double eps = 1e-5) {
     const int64_t n = x.shape.back();
@@ -54,7 +54,7 @@ std::vector<Sample> samples(bool bias) {
   return list;
 }
 
-std::vector<Sample> large(bool bias) {
+std::vector<Sample> large_norm_samples(bool bias) {
   std::vector<Sample> list = {{"large", {randn({300, 257}), randn({257})}, {1e-5}},
                               {"long rows", {randn({11, 5000}), randn({5000})}, {1e-5}},
                               {"many rows", {randn({5000, 9}), randn({9})}, {1e-5}}};
@@ -73,8 +73,8 @@ OpInfo norm(const std::string& name, bool center) {
             return rms_norm(in[0], in[1], in.number(0));
           },
       .reference = [center](Arrays in) { return normalized(in, center); },
-      .samples = samples(center),
-      .large = large(center),
+      .samples = norm_samples(center),
+      .large = large_norm_samples(center),
       .saved_bytes =
           [center](Inputs in) {
             std::vector<int64_t> bytes = {in[0].nbytes(), statistics(in)};

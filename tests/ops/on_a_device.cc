@@ -19,13 +19,10 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "tests/harness/device.h"
 
 namespace longspan::test {
 namespace {
-
-constexpr Device device{DeviceKind::cuda, 0};
-
-bool has_device() { return is_available(device); }
 
 std::vector<uint8_t> bytes_of(const Tensor& x) {
   std::vector<uint8_t> bytes(static_cast<size_t>(x.nbytes()));
@@ -40,17 +37,17 @@ void expect_same_draws(const std::string& what, F draw) {
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{2}, Shape{3}, Shape{5}, Shape{7, 3},
                              Shape{1027}, Shape{2, 3, 513}}) {
     const Generator gen = Generator{++seed}.fork("draws");
-    EXPECT_TRUE(bytes_of(draw(shape, gen, Device{})) == bytes_of(draw(shape, gen, device)))
+    EXPECT_TRUE(bytes_of(draw(shape, gen, Device{})) == bytes_of(draw(shape, gen, cuda)))
         << what << " " << to_string(shape);
   }
 }
 
 TEST(OnADevice, TensorsPrintAndGiveElements_parity) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
-  const Tensor x = reshape(longspan::iota(2000, DType::i32, device), {2, 1000});
+  const Tensor x = reshape(longspan::iota(2000, DType::i32, cuda), {2, 1000});
   std::ostringstream out;
   out << x;
-  EXPECT_EQ(out.str(), "i32[2, 1000] " + name_of(device) +
+  EXPECT_EQ(out.str(), "i32[2, 1000] " + name_of(cuda) +
                            "\n[[   0,    1,    2,    3,    4, ...,  995,  996,  997,  998,  999],"
                            "\n [1000, 1001, 1002, 1003, 1004, ..., 1995, 1996, 1997, 1998, 1999]]");
   EXPECT_EQ(x[-1][7].item(), 1007);
@@ -88,10 +85,10 @@ TEST(OnADevice, DrawsHaveTheSameBits_parity) {
   for (const Shape& shape : {Shape{4, 9}, Shape{9, 4}, Shape{1, 1}}) {
     const Generator gen = Generator{5}.fork("draws");
     EXPECT_TRUE(bytes_of(orthogonal(shape, gen)) ==
-                bytes_of(orthogonal(shape, gen, 1, DType::f32, device)));
+                bytes_of(orthogonal(shape, gen, 1, DType::f32, cuda)));
   }
   EXPECT_TRUE(bytes_of(permutation(1027, Generator{3})) ==
-              bytes_of(permutation(1027, Generator{3}, DType::i64, device)));
+              bytes_of(permutation(1027, Generator{3}, DType::i64, cuda)));
 }
 
 TEST(OnADevice, LshHashesAlike_parity) {
@@ -100,11 +97,11 @@ TEST(OnADevice, LshHashesAlike_parity) {
     for (const LshBuckets& buckets : {LshBuckets{16, 10}, LshBuckets{4}}) {
       const DType of_rotations = t == DType::bf16 ? DType::f32 : t;
       const Tensor rotations = lsh_rotations(Generator{4}, 3, 4, 20, buckets, of_rotations);
-      const Tensor there = lsh_rotations(Generator{4}, 3, 4, 20, buckets, of_rotations, device);
+      const Tensor there = lsh_rotations(Generator{4}, 3, 4, 20, buckets, of_rotations, cuda);
       EXPECT_TRUE(bytes_of(rotations) == bytes_of(there));
       const Tensor q = normal({2, 3, 301, 20}, Generator{5}, 0, 1, t);
       EXPECT_EQ(lsh_buckets(q, rotations, buckets).to_vector<int32_t>(),
-                lsh_buckets(to_device(q, device), there, buckets).to_vector<int32_t>())
+                lsh_buckets(to_device(q, cuda), there, buckets).to_vector<int32_t>())
           << name_of(t);
     }
   }
@@ -114,10 +111,10 @@ TEST(OnADevice, WhatIsNotFiniteIsFound_parity) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
   const auto finite = [](const std::vector<float>& values, DType t, bool strided) {
     Tensor x =
-        to_device(cast(Tensor::from(values, {static_cast<int64_t>(values.size())}), t), device);
+        to_device(cast(Tensor::from(values, {static_cast<int64_t>(values.size())}), t), cuda);
     if (strided) x = x.alias({x.dim(0) / 2}, {2}, 0);
     bool found = false;
-    kernels::all_finite(device, x.view(), &found);
+    kernels::all_finite(cuda, x.view(), &found);
     return found;
   };
   const float infinity = std::numeric_limits<float>::infinity();
@@ -144,14 +141,14 @@ TEST(OnADevice, ExtremaOfLongRows_parity) {
       values[i] = static_cast<float>(philox_word(7, static_cast<int64_t>(i)) % 50);
     }
     if (t != DType::i64) values[3001 + 2500] = values[3001 + 2600] = NAN;
-    const Tensor x = cast(Tensor::from(values, {3, 3001}), t), there = to_device(x, device);
+    const Tensor x = cast(Tensor::from(values, {3, 3001}), t), there = to_device(x, cuda);
     EXPECT_EQ(argmax(x, 1).to_vector<int64_t>(), argmax(there, 1).to_vector<int64_t>());
     EXPECT_EQ(argmin(x, 1).to_vector<int64_t>(), argmin(there, 1).to_vector<int64_t>());
   }
 }
 
 // Returns the largest difference relative to the largest value of b.
-double apart(const Tensor& a, const Tensor& b) {
+double relative_distance(const Tensor& a, const Tensor& b) {
   const std::vector<float> x = cast(to_device(a, {}), DType::f32).to_vector<float>(),
                            y = cast(to_device(b, {}), DType::f32).to_vector<float>();
   if (x.size() != y.size()) return std::numeric_limits<double>::infinity();
@@ -196,9 +193,9 @@ TEST(OnADevice, AttentionOnTensorCores_parity) {
         for (const Tensor& x : all) results.push_back(grad(x));
         return results;
       };
-      const std::vector<Tensor> here = run({}), there = run(device);
+      const std::vector<Tensor> here = run({}), there = run(cuda);
       for (size_t i = 0; i < here.size(); ++i) {
-        EXPECT_LE(apart(there[i], here[i]), t == DType::bf16 ? 2e-2 : 3e-3)
+        EXPECT_LE(relative_distance(there[i], here[i]), t == DType::bf16 ? 2e-2 : 3e-3)
             << c.name << " " << name_of(t) << " " << i;
       }
     }
@@ -227,7 +224,7 @@ TEST(OnADevice, EdgeAttentionDropsTheSamePairs_parity) {
     for (const Tensor& x : all) results.push_back(grad(x));
     return results;
   };
-  const std::vector<Tensor> here = run({}), there = run(device);
+  const std::vector<Tensor> here = run({}), there = run(cuda);
   for (size_t i = 0; i < here.size(); ++i) {
     const std::vector<double> a = contiguous(to_device(there[i], {})).to_vector<double>(),
                               b = contiguous(here[i]).to_vector<double>();
@@ -249,7 +246,7 @@ TEST(OnADevice, ProductsInEveryPrecision_parity) {
                                              {MatmulPrecision::tf32, 2e-3},
                                              {MatmulPrecision::bf16, 1e-2}}) {
     const WithMatmulPrecision with(precision);
-    EXPECT_LE(apart(matmul(to_device(a, device), to_device(b, device)), exact), tolerance);
+    EXPECT_LE(relative_distance(matmul(to_device(a, cuda), to_device(b, cuda)), exact), tolerance);
   }
 }
 

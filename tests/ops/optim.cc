@@ -12,7 +12,7 @@ namespace {
 
 InputSpec fixed(const Shape& shape) { return constant(randn(shape)); }
 /// A second moment.
-InputSpec positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
+InputSpec positives(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
 
 /// Returns a copy to update. On an unavailable device it returns x itself, because nothing is
 /// written there.
@@ -25,14 +25,14 @@ void each(const Array& p, F&& f) {
 }
 
 /// Returns samples with p, g and `states` second moments (or means).
-std::vector<Sample> samples_of(int states, std::vector<std::vector<double>> numbers) {
+std::vector<Sample> step_samples(int states, std::vector<std::vector<double>> numbers) {
   std::vector<Sample> samples;
   for (size_t k = 0; k < numbers.size(); ++k) {
     for (const Shape& shape : {Shape{5, 7}, Shape{}, Shape{0, 3}, Shape{1}, Shape{2, 3, 17}}) {
       Sample sample{"step " + std::to_string(k) + " " + to_string(shape),
                     {fixed(shape), fixed(shape)},
                     numbers[k]};
-      for (int i = 0; i < states; ++i) sample.inputs.push_back(positive(shape));
+      for (int i = 0; i < states; ++i) sample.inputs.push_back(positives(shape));
       samples.push_back(sample);
     }
   }
@@ -96,7 +96,7 @@ const OpInfo sgd_info = {
     },
     .samples =
         [] {
-          std::vector<Sample> all = samples_of(1, {{0.9, 0}, {0.9, 1}, {0, 0}});
+          std::vector<Sample> all = step_samples(1, {{0.9, 0}, {0.9, 1}, {0, 0}});
           all.push_back({"plain", {fixed({3, 5}), fixed({3, 5}), none()}, {0, 0}});
           return all;
         }(),
@@ -124,8 +124,8 @@ const OpInfo adagrad_info = {
       });
       return {p, s};
     },
-    .samples = samples_of(1, {{}}),
-    .large = {{"large", {fixed({401, 251}), fixed({401, 251}), positive({401, 251})}}},
+    .samples = step_samples(1, {{}}),
+    .large = {{"large", {fixed({401, 251}), fixed({401, 251}), positives({401, 251})}}},
     .rejects = rejects_of(1),
     .dtypes = {DType::f64, DType::f32},
     .differentiable = false,
@@ -170,9 +170,9 @@ const OpInfo adam_info = {
       });
       return {p, m, v};
     },
-    .samples = samples_of(2, {{0, 0}, {0.1, 0}, {0.1, 1}}),
+    .samples = step_samples(2, {{0, 0}, {0.1, 0}, {0.1, 1}}),
     .large = {{"large",
-               {fixed({401, 251}), fixed({401, 251}), fixed({401, 251}), positive({401, 251})},
+               {fixed({401, 251}), fixed({401, 251}), fixed({401, 251}), positives({401, 251})},
                {0.1, 1}}},
     .rejects = rejects_of(2),
     .dtypes = {DType::f64, DType::f32},
@@ -257,44 +257,45 @@ const OpInfo adafactor_info = {
     },
     .samples =
         {
-            {"matrix", {fixed({5, 7}), fixed({5, 7}), positive({5}), positive({7}), fixed({5, 7})}},
+            {"matrix",
+             {fixed({5, 7}), fixed({5, 7}), positives({5}), positives({7}), fixed({5, 7})}},
             {"no first moment",
-             {fixed({5, 7}), fixed({5, 7}), positive({5}), positive({7}), none()}},
+             {fixed({5, 7}), fixed({5, 7}), positives({5}), positives({7}), none()}},
             {"batch",
-             {fixed({2, 3, 65}), fixed({2, 3, 65}), positive({2, 3}), positive({2, 65}), none()}},
-            {"one row", {fixed({1, 9}), fixed({1, 9}), positive({1}), positive({9}), none()}},
-            {"one column", {fixed({9, 1}), fixed({9, 1}), positive({9}), positive({1}), none()}},
-            {"vector", {fixed({9}), fixed({9}), positive({9}), none(), fixed({9})}},
-            {"whole matrix", {fixed({3, 3}), fixed({3, 3}), positive({3, 3}), none(), none()}},
-            {"empty", {fixed({0, 3}), fixed({0, 3}), positive({0}), positive({3}), none()}},
+             {fixed({2, 3, 65}), fixed({2, 3, 65}), positives({2, 3}), positives({2, 65}), none()}},
+            {"one row", {fixed({1, 9}), fixed({1, 9}), positives({1}), positives({9}), none()}},
+            {"one column", {fixed({9, 1}), fixed({9, 1}), positives({9}), positives({1}), none()}},
+            {"vector", {fixed({9}), fixed({9}), positives({9}), none(), fixed({9})}},
+            {"whole matrix", {fixed({3, 3}), fixed({3, 3}), positives({3, 3}), none(), none()}},
+            {"empty", {fixed({0, 3}), fixed({0, 3}), positives({0}), positives({3}), none()}},
         },
     .large = {{"large",
-               {fixed({401, 251}), fixed({401, 251}), positive({401}), positive({251}),
+               {fixed({401, 251}), fixed({401, 251}), positives({401}), positives({251}),
                 fixed({401, 251})}},
               {"large vector",
-               {fixed({100'003}), fixed({100'003}), positive({100'003}), none(), none()}},
+               {fixed({100'003}), fixed({100'003}), positives({100'003}), none(), none()}},
               {"many matrices",
-               {fixed({70'000, 2, 1}), fixed({70'000, 2, 1}), positive({70'000, 2}),
-                positive({70'000, 1}), none()}}},
+               {fixed({70'000, 2, 1}), fixed({70'000, 2, 1}), positives({70'000, 2}),
+                positives({70'000, 1}), none()}}},
     .rejects =
         {
             rejects<ShapeError>(
                 "row of another shape",
-                {fixed({3, 4}), fixed({3, 4}), positive({4}), positive({4}), none()},
+                {fixed({3, 4}), fixed({3, 4}), positives({4}), positives({4}), none()},
                 "row must have shape [3]"),
             rejects<ShapeError>(
                 "column of another shape",
-                {fixed({3, 4}), fixed({3, 4}), positive({3}), positive({3}), none()},
+                {fixed({3, 4}), fixed({3, 4}), positives({3}), positives({3}), none()},
                 "column must have shape [4]"),
             rejects<ShapeError>("factors of a vector",
-                                {fixed({3}), fixed({3}), positive({3}), positive({3}), none()},
+                                {fixed({3}), fixed({3}), positives({3}), positives({3}), none()},
                                 "rank 2"),
             rejects<ShapeError>("moment of another shape",
-                                {fixed({3}), fixed({3}), positive({3}), none(), fixed({4})},
+                                {fixed({3}), fixed({3}), positives({3}), none(), fixed({4})},
                                 "m must have shape [3]"),
             rejects<DTypeError>("half parameter",
                                 {as(DType::f16, fixed({3})), as(DType::f16, fixed({3})),
-                                 as(DType::f16, positive({3})), none(), none()},
+                                 as(DType::f16, positives({3})), none(), none()},
                                 "f32 or f64"),
         },
     .dtypes = {DType::f64, DType::f32},
@@ -323,7 +324,7 @@ const OpInfo lamb_rate_info = {
                 {"of a parameter of zeros", {0 * fixed({4}), fixed({4})}},
                 {"of an update of zeros", {fixed({4}), 0 * fixed({4})}},
                 {"empty", {fixed({0}), fixed({0})}}},
-    .large = {{"large", {fixed({401, 251}), positive({401, 251})}}},
+    .large = {{"large", {fixed({401, 251}), positives({401, 251})}}},
     .rejects = {rejects<DTypeError>("integers", {iota({3}), fixed({3})}, "f32 or f64"),
                 rejects<DTypeError>("undefined", {fixed({3}), none()}, "f32 or f64")},
     .dtypes = {DType::f64, DType::f32},

@@ -73,13 +73,13 @@ std::vector<PatternCase> cases() {
   return all;
 }
 
-const std::vector<std::pair<int64_t, int64_t>> kLengths = {
+const std::vector<std::pair<int64_t, int64_t>> kLengthPairs = {
     {1, 1},    {2, 2},    {15, 15},   {16, 16},   {17, 17},   {63, 63},
     {64, 64},  {65, 65},  {96, 96},   {100, 100}, {257, 257}, {1, 130},
     {65, 400}, {130, 64}, {200, 500}, {0, 5},     {5, 0}};
 
 // Maps positions in the layout's order to indices; without an order it is the identity.
-std::vector<int32_t> order_of(const Tensor& order, int64_t n) {
+std::vector<int32_t> order_or_identity(const Tensor& order, int64_t n) {
   if (order) return order.to_vector<int32_t>();
   std::vector<int32_t> identity(static_cast<size_t>(n));
   for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int32_t>(i);
@@ -89,10 +89,10 @@ std::vector<int32_t> order_of(const Tensor& order, int64_t n) {
 // The analytic builders against brute force.
 TEST(Pattern, LayoutAndRuleEqualBruteForce) {
   for (const PatternCase& c : cases()) {
-    for (const auto& [queries, keys] : kLengths) {
+    for (const auto& [queries, keys] : kLengthPairs) {
       const AttentionPattern p = resolve(c.pattern, queries, keys);
-      const auto q = order_of(p.layout->order_q, queries);
-      const auto k = order_of(p.layout->order_k, keys);
+      const auto q = order_or_identity(p.layout->order_q, queries);
+      const auto k = order_or_identity(p.layout->order_k, keys);
       std::vector<char> seen(static_cast<size_t>(queries * keys));
       int64_t visible = 0;
       for (const TileRuns& t : tiles_of(*p.layout, 0)) {
@@ -127,7 +127,7 @@ TEST(Pattern, LayoutAndRuleEqualBruteForce) {
 // The row table and the column table hold the same set of tile, key and kind.
 TEST(Pattern, TransposeHoldsTheSameSet) {
   for (const PatternCase& c : cases()) {
-    for (const auto& [queries, keys] : kLengths) {
+    for (const auto& [queries, keys] : kLengthPairs) {
       const AttentionPattern p = resolve(c.pattern, queries, keys);
       const BlockLayout& layout = *p.layout;
       std::set<std::array<int32_t, 3>> rows, columns;
@@ -234,8 +234,8 @@ TEST(Pattern, LayoutsAreSharedByContent) {
             resolve(patterns::local_block(32, 8), 200, 200).layout);
 }
 
-std::vector<std::array<int64_t, 2>> pairs_of(const AttentionPattern& p, int64_t queries,
-                                             int64_t keys, int64_t head = 0) {
+std::vector<std::array<int64_t, 2>> sorted_pairs(const AttentionPattern& p, int64_t queries,
+                                                 int64_t keys, int64_t head = 0) {
   std::vector<std::array<int64_t, 2>> pairs;
   count_pairs(p, queries, keys, 0, 0, head, [&pairs](int64_t i, int, int64_t j) {
     pairs.push_back({i, j});
@@ -252,7 +252,7 @@ TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
   EXPECT_EQ(p.layout->layouts(), 5);  // two are equal
   for (size_t h = 0; h < heads.size(); ++h) {
     const auto head = static_cast<int64_t>(h);
-    EXPECT_EQ(pairs_of(p, 37, 50, head), pairs_of(heads[h], 37, 50)) << h;
+    EXPECT_EQ(sorted_pairs(p, 37, 50, head), sorted_pairs(heads[h], 37, 50)) << h;
     EXPECT_EQ(tiles_of(*p.layout, p.layout->layout_index.to_vector<int32_t>()[h]).size(),
               tiles_of(*resolve(heads[h], 37, 50).layout, 0).size());
   }
@@ -267,7 +267,8 @@ TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
   EXPECT_EQ(m.layout->layouts(), 5);
   EXPECT_EQ(m.layout->order_q.dim(0), 3);
   for (size_t h = 0; h < mixed.size(); ++h) {
-    EXPECT_EQ(pairs_of(m, 37, 50, static_cast<int64_t>(h)), pairs_of(mixed[h], 37, 50)) << h;
+    EXPECT_EQ(sorted_pairs(m, 37, 50, static_cast<int64_t>(h)), sorted_pairs(mixed[h], 37, 50))
+        << h;
   }
 }
 
@@ -322,7 +323,7 @@ TEST(Pattern, FixedWithPositionsBeyondTheKeys) {
             if (column || (own && j / l == (i + q_start) / l)) truth.push_back({i, j});
           }
         }
-        EXPECT_EQ(pairs_of(p, queries, keys), truth) << p.name << " from " << q_start;
+        EXPECT_EQ(sorted_pairs(p, queries, keys), truth) << p.name << " from " << q_start;
       }
     }
   }

@@ -15,8 +15,8 @@ namespace {
 
 using Pair = std::tuple<int64_t, int, int64_t>;
 
-std::set<Pair> pairs_of(const AttentionPattern& p, int64_t queries, int64_t keys, int64_t side_keys,
-                        int64_t sample, int64_t head) {
+std::set<Pair> counted_pairs(const AttentionPattern& p, int64_t queries, int64_t keys,
+                             int64_t side_keys, int64_t sample, int64_t head) {
   std::set<Pair> pairs;
   const PairCount n =
       count_pairs(p, queries, keys, side_keys, sample, head, [&](int64_t i, int s, int64_t j) {
@@ -38,7 +38,7 @@ TEST(CountPairs, AgreesWithVisiblePairs) {
       const PairCount n = count_pairs(p, queries, keys, 0, 0, 0);
       EXPECT_EQ(n.attended, visible_pairs(p, queries, keys)) << p.name;
       EXPECT_EQ(n.computed, covered_pairs(p, queries, keys)) << p.name;
-      pairs_of(p, queries, keys, 0, 0, 0);
+      counted_pairs(p, queries, keys, 0, 0, 0);
     }
   }
 }
@@ -60,7 +60,7 @@ TEST(CountPairs, ByDistanceOrOneByOne) {
             AttentionPattern p = patterns::dense();
             p.layout = everything;
             p.rules = {rule};
-            pairs_of(p, queries, keys, 0, 0, 0);
+            counted_pairs(p, queries, keys, 0, 0, 0);
           }
         }
       }
@@ -155,7 +155,7 @@ TEST(CountPairs, HonoursLengthsBoundsHiddenKeysAndClasses) {
         }
       }
     }
-    EXPECT_EQ(pairs_of(p, L, T, S, static_cast<int64_t>(b), 0), expected);
+    EXPECT_EQ(counted_pairs(p, L, T, S, static_cast<int64_t>(b), 0), expected);
   }
 }
 

@@ -50,7 +50,7 @@ Array pooled(const Arrays& in, double (*combine)(const std::vector<double>&)) {
   return y;
 }
 
-const std::vector<Sample> windows = {
+const std::vector<Sample> pool_windows = {
     {"compression", {randn({2, 12, 5})}, {3, 3, 1, 0, 0}},
     {"overlapping", {randn({2, 11, 3})}, {4, 2, 1, 0, 0}},
     {"dilated", {randn({1, 13, 2})}, {3, 1, 4, 0, 0}},
@@ -62,8 +62,8 @@ const std::vector<Sample> windows = {
     {"wide", {randn({6, 131})}, {2, 2, 1, 0, 0}},
     {"no samples", {randn({0, 6, 3})}, {2, 2, 1, 0, 0}},
 };
-const std::vector<Sample> large = {{"large", {randn({3, 301, 130})}, {5, 2, 3, 4, 4}}};
-const std::vector<Reject> wrong = {
+const std::vector<Sample> large_pool = {{"large", {randn({3, 301, 130})}, {5, 2, 3, 4, 4}}};
+const std::vector<Reject> pool_rejects = {
     rejects<ShapeError>("too short", {randn({2, 3})}, "no window fits: 2 inputs", {5, 1, 1, 1, 0}),
     rejects<ShapeError>("no window", {randn({0, 3})}, "no window fits", {1, 1, 1, 0, 0}),
     rejects<ShapeError>("outside", {randn({2, 3})}, "window 0 lies wholly outside the 2 inputs",
@@ -86,9 +86,9 @@ const Registered mean_pool_info = OpInfo{
             return sum / static_cast<double>(v.size());
           });
         },
-    .samples = windows,
-    .large = large,
-    .rejects = wrong,
+    .samples = pool_windows,
+    .large = large_pool,
+    .rejects = pool_rejects,
     .row_inputs = {0},
 };
 
@@ -104,9 +104,9 @@ OpInfo max_pool_entry() {
               return best;
             });
           },
-      .samples = windows,
-      .large = large,
-      .rejects = wrong,
+      .samples = pool_windows,
+      .large = large_pool,
+      .rejects = pool_rejects,
       .saved_bytes =
           [](Inputs in) {
             const int64_t L = in[0].dim(-2), T = window_of(in).outputs(L);

@@ -23,13 +23,13 @@ namespace longspan::test {
 namespace {
 
 /// Inputs: x, and a weight and a bias for each result.
-Results<Tensor> run(Inputs in) {
+Results<Tensor> run_projections(Inputs in) {
   std::vector<Projection> to;
   for (size_t i = 1; i + 1 < in.size(); i += 2) to.push_back({in[i], in[i + 1]});
   return projections(in[0], to);
 }
 
-Results<Array> reference(Arrays in) {
+Results<Array> projections_reference(Arrays in) {
   std::vector<Array> y;
   for (size_t i = 1; i + 1 < in.size(); i += 2) {
     y.push_back(linear_reference(in[0], in[i], in[i + 1]));
@@ -45,8 +45,8 @@ std::vector<InputSpec> equal(const Shape& x, int64_t out) {
 
 const Registered projections_info = OpInfo{
     .name = "projections",
-    .run = run,
-    .reference = reference,
+    .run = run_projections,
+    .reference = projections_reference,
     .samples = {{"one", equal({1, 1}, 1)},
                 {"odd", equal({7, 17}, 5)},
                 {"vector", equal({17}, 3)},
@@ -139,7 +139,7 @@ Values together(const Example& e, const std::vector<bool>& given, bool other) {
 }
 
 /// By linear(), and the gradient of x by products that are added in c, from the last to the first.
-Values apart(const Example& e, const std::vector<bool>& given, bool other) {
+Values one_by_one(const Example& e, const std::vector<bool>& given, bool other) {
   Values all, gradients;
   Tensor dx = Tensor::like(e.leaves[0]);
   bool any = false;
@@ -167,7 +167,7 @@ void expect_equal(DType dtype, int64_t rows, int64_t in, const std::vector<int64
     SCOPED_TRACE(fmt::format("{} {} rows of {} to {}, {} threads{}", name_of(dtype), rows, in,
                              out[0], num_threads(), other ? ", and another gradient" : ""));
     const Values of_one = together(Example(dtype, rows, in, out), given, other);
-    EXPECT_EQ(of_one, apart(Example(dtype, rows, in, out), given, other));
+    EXPECT_EQ(of_one, one_by_one(Example(dtype, rows, in, out), given, other));
     for (size_t i = 0; i < out.size(); ++i) {
       EXPECT_EQ(of_one[out.size() + 2 + 2 * i].empty(), !given[i]);
     }

@@ -21,14 +21,15 @@
 namespace longspan::test {
 namespace {
 
-const Generator gen = Generator{11}.fork("tests");
+const Generator kGen = Generator{11}.fork("tests");
 
 /// Scalar arguments of a sample: p and the first row.
 const Registered dropout_info = OpInfo{
     .name = "dropout",
     .run =
         [](Inputs in) {
-          return dropout(in[0], in.number(0), {.training = true, .gen = gen, .row = in.integer(1)});
+          return dropout(in[0], in.number(0),
+                         {.training = true, .gen = kGen, .row = in.integer(1)});
         },
     .reference =
         [](Arrays in) {
@@ -36,7 +37,7 @@ const Registered dropout_info = OpInfo{
           const int64_t width = in[0].shape.rank() > 0 ? in[0].dim(-1) : 1;
           Array y = in[0];
           for (int64_t i = 0; i < y.size(); ++i) {
-            const uint32_t word = philox_word(gen.key, in.integer(1) * width + i);
+            const uint32_t word = philox_word(kGen.key, in.integer(1) * width + i);
             y[i] = p == 0 ? y[i] : word >= p * 4294967296.0 ? y[i] / (1 - p) : 0.0;
           }
           return y;
@@ -57,8 +58,8 @@ const Registered dropout_info = OpInfo{
 };
 
 /// Returns a draw, which takes its shape and dtype from the sample's input.
-OpInfo draw(std::string name, std::function<Results<Tensor>(Inputs)> run,
-            std::function<double(int64_t, Arrays)> element) {
+OpInfo drawer(std::string name, std::function<Results<Tensor>(Inputs)> run,
+              std::function<double(int64_t, Arrays)> element) {
   return {
       .name = std::move(name),
       .run = std::move(run),
@@ -77,25 +78,25 @@ OpInfo draw(std::string name, std::function<Results<Tensor>(Inputs)> run,
   };
 }
 
-const Registered uniform_info = draw(
+const Registered uniform_info = drawer(
     "uniform",
-    [](Inputs in) { return longspan::uniform(in[0].shape(), gen, -2, 5, in[0].dtype()); },
+    [](Inputs in) { return longspan::uniform(in[0].shape(), kGen, -2, 5, in[0].dtype()); },
     [](int64_t i, Arrays) {
-      return double{rounded_add(-2.0f, 7.0f * to_uniform(philox_word(gen.key, i)))};
+      return double{rounded_add(-2.0f, 7.0f * to_uniform(philox_word(kGen.key, i)))};
     });
 
 /// Computes the Box-Muller formula in f64 from the random words of element i.
 double box_muller(int64_t i) {
-  const float rounded_word = static_cast<float>(philox_word(gen.key, i / 2 * 2)) + 0.5f;
+  const float rounded_word = static_cast<float>(philox_word(kGen.key, i / 2 * 2)) + 0.5f;
   const double u = static_cast<double>(rounded_word) / 4294967296.0;
-  const double t = to_uniform(philox_word(gen.key, i / 2 * 2 + 1));
+  const double t = to_uniform(philox_word(kGen.key, i / 2 * 2 + 1));
   const double r = std::sqrt(-2 * std::log(u)), angle = 6.283185307179586 * t;
   return r * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
 OpInfo normal_entry() {
-  OpInfo op = draw(
-      "normal", [](Inputs in) { return normal(in[0].shape(), gen, 0.5, 3, in[0].dtype()); },
+  OpInfo op = drawer(
+      "normal", [](Inputs in) { return normal(in[0].shape(), kGen, 0.5, 3, in[0].dtype()); },
       [](int64_t i, Arrays) { return 0.5 + 3 * box_muller(i); });
   op.dtypes = {DType::f32, DType::f16, DType::bf16};  // values are computed in f32
   return op;
@@ -103,55 +104,57 @@ OpInfo normal_entry() {
 const Registered normal_info = normal_entry();
 
 OpInfo truncated_entry() {
-  OpInfo op = draw(
+  OpInfo op = drawer(
       "truncated_normal",
-      [](Inputs in) { return truncated_normal(in[0].shape(), gen, -1, 2, -0.5, 1, in[0].dtype()); },
+      [](Inputs in) {
+        return truncated_normal(in[0].shape(), kGen, -1, 2, -0.5, 1, in[0].dtype());
+      },
       [](int64_t i, Arrays) {
         for (uint32_t attempt = 0;; ++attempt) {
-          const float z = philox_normal(gen.key, i, attempt);
+          const float z = philox_normal(kGen.key, i, attempt);
           if (z >= -0.5f && z <= 1.0f) return double{rounded_add(-1.0f, 2.0f * z)};
         }
       });
   op.rejects = {rejects<ValueError>("unlikely", {}, "holds 0.13 % of the draws", {},
-                                    [](Inputs) { truncated_normal({3}, gen, 0, 1, 3, 9); }),
+                                    [](Inputs) { truncated_normal({3}, kGen, 0, 1, 3, 9); }),
                 rejects<ValueError>("nothing", {}, "needs 1 %", {},
-                                    [](Inputs) { truncated_normal({3}, gen, 0, 1, 1, -1); }),
+                                    [](Inputs) { truncated_normal({3}, kGen, 0, 1, 1, -1); }),
                 rejects<ValueError>("negative deviation", {}, "standard deviation -1", {},
-                                    [](Inputs) { normal({3}, gen, 0, -1); }),
+                                    [](Inputs) { normal({3}, kGen, 0, -1); }),
                 rejects<DTypeError>("integers", {}, "i64 is not floating", {},
-                                    [](Inputs) { normal({3}, gen, 0, 1, DType::i64); })};
+                                    [](Inputs) { normal({3}, kGen, 0, 1, DType::i64); })};
   return op;
 }
 const Registered truncated_info = truncated_entry();
 
 OpInfo bernoulli_entry() {
-  OpInfo op = draw(
-      "bernoulli", [](Inputs in) { return bernoulli(in[0].shape(), gen, 0.3, in[0].dtype()); },
-      [](int64_t i, Arrays) { return philox_word(gen.key, i) < 0.3 * 4294967296.0 ? 1.0 : 0.0; });
+  OpInfo op = drawer(
+      "bernoulli", [](Inputs in) { return bernoulli(in[0].shape(), kGen, 0.3, in[0].dtype()); },
+      [](int64_t i, Arrays) { return philox_word(kGen.key, i) < 0.3 * 4294967296.0 ? 1.0 : 0.0; });
   op.dtypes = {DType::f32, DType::bf16, DType::i64, DType::i32, DType::u8};
   op.rejects = {rejects<ValueError>("above 1", {}, "a probability of 2", {},
-                                    [](Inputs) { bernoulli({3}, gen, 2); })};
+                                    [](Inputs) { bernoulli({3}, kGen, 2); })};
   return op;
 }
 const Registered bernoulli_info = bernoulli_entry();
 
 OpInfo randint_entry() {
-  OpInfo op = draw(
-      "randint", [](Inputs in) { return randint(in[0].shape(), gen, 3, 103, in[0].dtype()); },
+  OpInfo op = drawer(
+      "randint", [](Inputs in) { return randint(in[0].shape(), kGen, 3, 103, in[0].dtype()); },
       [](int64_t i, Arrays) {
         const double bits =
-            philox_word(gen.key, 2 * i + 1) + philox_word(gen.key, 2 * i) / 4294967296.0;
+            philox_word(kGen.key, 2 * i + 1) + philox_word(kGen.key, 2 * i) / 4294967296.0;
         return 3 + std::floor(bits / 4294967296.0 * 100);
       });
   op.dtypes = {DType::i64, DType::i32, DType::u8};
   op.rejects = {rejects<ValueError>("empty", {}, "from 3 to below 3", {},
-                                    [](Inputs) { randint({2}, gen, 3, 3); }),
+                                    [](Inputs) { randint({2}, kGen, 3, 3); }),
                 rejects<ValueError>("too large", {}, "beyond u8", {},
-                                    [](Inputs) { randint({2}, gen, 0, 257, DType::u8); }),
+                                    [](Inputs) { randint({2}, kGen, 0, 257, DType::u8); }),
                 rejects<ValueError>("negative bytes", {}, "beyond u8", {},
-                                    [](Inputs) { randint({2}, gen, -1, 5, DType::u8); }),
+                                    [](Inputs) { randint({2}, kGen, -1, 5, DType::u8); }),
                 rejects<DTypeError>("floating", {}, "f32 is not integer", {},
-                                    [](Inputs) { randint({2}, gen, 0, 5, DType::f32); })};
+                                    [](Inputs) { randint({2}, kGen, 0, 5, DType::f32); })};
   op.optional = {0};  // it only gives the shape and dtype
   return op;
 }
@@ -159,7 +162,7 @@ const Registered randint_info = randint_entry();
 
 TEST(Random, NormalIsNormal) {
   const int64_t n = 1 << 20;
-  std::vector<float> x = normal({n}, gen.fork("ks")).to_vector<float>();
+  std::vector<float> x = normal({n}, kGen.fork("ks")).to_vector<float>();
   double mean = 0, square = 0, fourth = 0, neighbours = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double v = x[static_cast<size_t>(i)];
@@ -184,10 +187,10 @@ TEST(Random, NormalIsNormal) {
 TEST(Random, UniformAndIntegersAreUniform) {
   const int64_t n = 1 << 20, cells = 256;
   std::vector<int64_t> count(cells), whole(cells);
-  for (const float v : longspan::uniform({n}, gen.fork("cells")).to_vector<float>()) {
+  for (const float v : longspan::uniform({n}, kGen.fork("cells")).to_vector<float>()) {
     ++count[static_cast<size_t>(v * cells)];
   }
-  for (const int64_t v : randint({n}, gen.fork("cells"), 0, cells).to_vector<int64_t>()) {
+  for (const int64_t v : randint({n}, kGen.fork("cells"), 0, cells).to_vector<int64_t>()) {
     ++whole[static_cast<size_t>(v)];
   }
   for (const auto& c : {count, whole}) {
@@ -200,7 +203,7 @@ TEST(Random, UniformAndIntegersAreUniform) {
 TEST(Random, TruncatedStaysInsideWithTheRightSpread) {
   const int64_t n = 1 << 18;
   double square = 0;
-  for (const float v : truncated_normal({n}, gen.fork("cut")).to_vector<float>()) {
+  for (const float v : truncated_normal({n}, kGen.fork("cut")).to_vector<float>()) {
     ASSERT_LE(std::abs(v), 2.0f);
     square += v * v / n;
   }
@@ -209,16 +212,16 @@ TEST(Random, TruncatedStaysInsideWithTheRightSpread) {
 
 TEST(Random, PermutationHoldsEachOnceAndDependsOnTheKey) {
   for (const int64_t n : {0, 1, 2, 257, 10000}) {
-    std::vector<int64_t> p = permutation(n, gen).to_vector<int64_t>();
-    EXPECT_EQ(p != permutation(n, gen.fork(1)).to_vector<int64_t>(), n > 2);
-    EXPECT_EQ(p, permutation(n, gen).to_vector<int64_t>());
+    std::vector<int64_t> p = permutation(n, kGen).to_vector<int64_t>();
+    EXPECT_EQ(p != permutation(n, kGen.fork(1)).to_vector<int64_t>(), n > 2);
+    EXPECT_EQ(p, permutation(n, kGen).to_vector<int64_t>());
     std::sort(p.begin(), p.end());
     EXPECT_EQ(p, longspan::iota(n).to_vector<int64_t>());
   }
   // All 24 orders of four elements occur about equally often.
   std::map<std::vector<int32_t>, int> seen;
   for (uint64_t i = 0; i < 24000; ++i) {
-    ++seen[permutation(4, gen.fork(i), DType::i32).to_vector<int32_t>()];
+    ++seen[permutation(4, kGen.fork(i), DType::i32).to_vector<int32_t>()];
   }
   EXPECT_EQ(seen.size(), 24u);
   for (const auto& [order, times] : seen) EXPECT_NEAR(times, 1000, 160);
@@ -229,7 +232,7 @@ TEST(Random, OrthogonalIsOrthogonal) {
                              Shape{6, 2, 5}, Shape{130, 70}, Shape{1, 1}}) {
     const int64_t rows = shape[0], columns = numel(shape) / rows;
     const std::vector<double> q =
-        orthogonal(shape, gen.fork("q"), 3.0, DType::f64).to_vector<double>();
+        orthogonal(shape, kGen.fork("q"), 3.0, DType::f64).to_vector<double>();
     const bool wide = rows <= columns;
     const int64_t k = std::min(rows, columns), length = std::max(rows, columns);
     const auto at = [&](int64_t i, int64_t j) {
@@ -243,13 +246,13 @@ TEST(Random, OrthogonalIsOrthogonal) {
       }
     }
   }
-  EXPECT_EQ(numel(orthogonal({0, 4}, gen).shape()), 0);
-  EXPECT_THROW(orthogonal({4}, gen), ShapeError);
+  EXPECT_EQ(numel(orthogonal({0, 4}, kGen).shape()), 0);
+  EXPECT_THROW(orthogonal({4}, kGen), ShapeError);
 }
 
 TEST(Random, OrthogonalIsGramSchmidtOfTheNormalDraw) {
   const int64_t n = 6, m = 9;
-  const std::vector<double> x = normal({n, m}, gen, 0, 1, DType::f64).to_vector<double>();
+  const std::vector<double> x = normal({n, m}, kGen, 0, 1, DType::f64).to_vector<double>();
   std::vector<std::vector<double>> rows;
   for (int64_t i = 0; i < n; ++i) {
     std::vector<double> v(x.begin() + i * m, x.begin() + (i + 1) * m);
@@ -265,8 +268,8 @@ TEST(Random, OrthogonalIsGramSchmidtOfTheNormalDraw) {
     for (double& c : v) c /= std::sqrt(norm);
     rows.push_back(v);
   }
-  const std::vector<double> q = orthogonal({n, m}, gen, 1, DType::f64).to_vector<double>();
-  const std::vector<double> tall = orthogonal({m, n}, gen, 1, DType::f64).to_vector<double>();
+  const std::vector<double> q = orthogonal({n, m}, kGen, 1, DType::f64).to_vector<double>();
+  const std::vector<double> tall = orthogonal({m, n}, kGen, 1, DType::f64).to_vector<double>();
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < m; ++j) {
       const double want = rows[static_cast<size_t>(i)][static_cast<size_t>(j)];
@@ -278,7 +281,7 @@ TEST(Random, OrthogonalIsGramSchmidtOfTheNormalDraw) {
 
 TEST(Dropout, AChunkDrawsWhatTheWholeWould) {
   const Tensor x = longspan::ones({40, 13});
-  const Pass pass{.training = true, .gen = gen};
+  const Pass pass{.training = true, .gen = kGen};
   const Tensor whole = dropout(x, 0.4, pass);
   for (const auto& [begin, end] : {std::pair{0, 7}, std::pair{7, 8}, std::pair{8, 40}}) {
     Pass part = pass;
@@ -292,12 +295,12 @@ TEST(Dropout, WithoutTrainingOrChanceItIsX) {
   const Tensor x = longspan::ones({4, 5});
   const int64_t before = memory_tracker().allocations();
   EXPECT_TRUE(dropout(x, 0.5, Pass{}).shares_storage(x));
-  EXPECT_TRUE(dropout(x, 0.0, {.training = true, .gen = gen}).shares_storage(x));
+  EXPECT_TRUE(dropout(x, 0.0, {.training = true, .gen = kGen}).shares_storage(x));
   EXPECT_EQ(memory_tracker().allocations(), before);
 }
 
 TEST(RngReuseCheck, NamesBothSitesOfOneLabel) {
-  const Pass pass{.training = true, .gen = gen};
+  const Pass pass{.training = true, .gen = kGen};
   const Tensor x = ones({4, 6});
   const auto drop = [&](const char* scope, const Pass& site) {
     const Scope inside(scope);
@@ -324,7 +327,7 @@ TEST(RngReuseCheck, NamesBothSitesOfOneLabel) {
 
 TEST(RngReuseCheck, OtherRowsAndWhatDrawsNothingAreFine) {
   const RngReuseCheck watch;
-  Pass pass{.training = true, .gen = gen};
+  Pass pass{.training = true, .gen = kGen};
   Tensor x = ones({4, 6});
   set_requires_grad(x);
   for (const int64_t row : {0, 4, 8}) {
@@ -346,7 +349,7 @@ TEST(Dropout, KeepsTheMeanAndHoldsNothing) {
   Tensor x = longspan::ones({1000, 100});
   set_requires_grad(x);
   const int64_t before = memory_tracker().live()[Category::saved];
-  const Tensor y = dropout(x, 0.1, {.training = true, .gen = gen});
+  const Tensor y = dropout(x, 0.1, {.training = true, .gen = kGen});
   EXPECT_EQ(memory_tracker().live()[Category::saved], before);
   double mean = 0;
   for (const float v : y.to_vector<float>()) mean += v / 1e5;

@@ -24,8 +24,8 @@ using Vector = std::vector<double>;
 
 constexpr ProjectionRows kRows[] = {ProjectionRows::iid, ProjectionRows::gram_schmidt,
                                     ProjectionRows::hadamard, ProjectionRows::givens};
-constexpr FeatureMap kMaps[] = {FeatureMap::positive, FeatureMap::hyperbolic,
-                                FeatureMap::trigonometric, FeatureMap::phase};
+constexpr FeatureMap kRandomMaps[] = {FeatureMap::positive, FeatureMap::hyperbolic,
+                                      FeatureMap::trigonometric, FeatureMap::phase};
 
 std::string name(ProjectionRows rows, FeatureMap map) {
   return fmt::format("rows {} map {}", static_cast<int>(rows), static_cast<int>(map));
@@ -87,7 +87,7 @@ Vector phases(int64_t m) { return random_phases(m, Generator{2}, DType::f64).to_
 
 /// Pairs of points with |x + y|^2 <= 2, two of them along the first axis, where signs that are not
 /// random show.
-std::vector<std::pair<Vector, Vector>> pairs(size_t d) {
+std::vector<std::pair<Vector, Vector>> vector_pairs(size_t d) {
   Vector x(d), y(d), first(d, 0), other(d, 0);
   for (size_t i = 0; i < d; ++i) {
     x[i] = 0.3 * std::sin(1.0 + 2.0 * static_cast<double>(i));
@@ -143,8 +143,8 @@ TEST(RandomFeatures, EstimatesAreUnbiased) {
   const Vector b = phases(draws * d);
   for (const ProjectionRows rows : kRows) {
     const Vector w = projection(draws, d, rows);
-    for (const FeatureMap map : kMaps) {
-      for (const auto& [x, y] : pairs(d)) {
+    for (const FeatureMap map : kRandomMaps) {
+      for (const auto& [x, y] : vector_pairs(d)) {
         const Moments m = moments(map, w, b, d, x, y);
         EXPECT_LE(std::abs(m.mean - std::exp(dot(x.data(), y))), 4 * m.error + 1e-12)
             << name(rows, map);
@@ -158,7 +158,7 @@ TEST(RandomFeatures, EstimatesAreUnbiased) {
 TEST(RandomFeatures, SignsOfAHouseholderQrAreBiased) {
   constexpr int64_t d = 8, draws = 20000;
   const Vector w = raw_projection(draws, d), b = phases(draws * d);
-  const auto [x, y] = pairs(d)[1];
+  const auto [x, y] = vector_pairs(d)[1];
   const double exact = std::exp(dot(x.data(), y));
   const Moments positive = moments(FeatureMap::positive, w, b, d, x, y);
   EXPECT_GT(std::abs(positive.mean - exact), 8 * positive.error);
@@ -174,8 +174,8 @@ TEST(RandomFeatures, HadamardBlocksOfOtherWidthsAreUnbiased) {
                                      ProjectionNorms::normal, DType::f64)
                        .to_vector<double>();
   const Vector b = phases(draws * block);
-  for (const FeatureMap map : kMaps) {
-    for (const auto& [x, y] : pairs(d)) {
+  for (const FeatureMap map : kRandomMaps) {
+    for (const auto& [x, y] : vector_pairs(d)) {
       const Moments m = moments(map, w, b, block, x, y);
       EXPECT_LE(std::abs(m.mean - std::exp(dot(x.data(), y))), 4 * m.error + 1e-12);
     }

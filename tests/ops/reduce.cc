@@ -1,5 +1,7 @@
 #include "ops/reduce.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,8 +12,6 @@
 namespace longspan::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 /// Scalar arguments of a sample: keepdim, then the axes.
 std::vector<int> axes_of(Inputs in) {
   std::vector<int> axes;
@@ -20,7 +20,7 @@ std::vector<int> axes_of(Inputs in) {
 }
 bool keeps(Inputs in) { return in.integer(0) != 0; }
 
-std::vector<bool> kept(const Arrays& in) {
+std::vector<bool> kept_axes(const Arrays& in) {
   const int rank = in[0].shape.rank();
   std::vector<bool> keep(static_cast<size_t>(rank), true);
   for (size_t i = 1; i < in.numbers(); ++i) {
@@ -32,8 +32,8 @@ std::vector<bool> kept(const Arrays& in) {
 
 using Fold = double (*)(const std::vector<double>&);
 
-Array reduced(const Arrays& in, Fold f) {
-  return naive::reduce(in[0], kept(in), in.integer(0) != 0, f);
+Array reduce_reference(const Arrays& in, Fold f) {
+  return naive::reduce(in[0], kept_axes(in), in.integer(0) != 0, f);
 }
 
 double total(const std::vector<double>& v) {
@@ -65,7 +65,7 @@ const std::vector<Sample> large_axes = {
     {"one long row", {uniform({2, 70001}, 0, 1)}, {0, 1}},
 };
 
-std::vector<Sample> with(std::vector<Sample> list, const std::vector<Sample>& more) {
+std::vector<Sample> with_more(std::vector<Sample> list, const std::vector<Sample>& more) {
   list.insert(list.end(), more.begin(), more.end());
   return list;
 }
@@ -79,10 +79,10 @@ const std::vector<Reject> bad_axes = {
 const Registered sum_info = OpInfo{
     .name = "sum",
     .run = [](Inputs in) { return sum(in[0], axes_of(in), keeps(in)); },
-    .reference = [](Arrays in) { return reduced(in, total); },
-    .samples = with(any_axes, {{"empty", {randn({0, 3})}, {0, 0}},
-                               {"empty rows", {randn({0, 3})}, {0, 1}},
-                               {"ones", {full({3, 300}, 1)}, {0, 1}}}),
+    .reference = [](Arrays in) { return reduce_reference(in, total); },
+    .samples = with_more(any_axes, {{"empty", {randn({0, 3})}, {0, 0}},
+                                    {"empty rows", {randn({0, 3})}, {0, 1}},
+                                    {"ones", {full({3, 300}, 1)}, {0, 1}}}),
     .large = large_axes,
     .rejects = bad_axes,
 };
@@ -92,13 +92,13 @@ const Registered mean_info = OpInfo{
     .run = [](Inputs in) { return mean(in[0], axes_of(in), keeps(in)); },
     .reference =
         [](Arrays in) {
-          return reduced(in, [](const std::vector<double>& v) {
+          return reduce_reference(in, [](const std::vector<double>& v) {
             return total(v) / static_cast<double>(v.size());
           });
         },
-    .samples = with(any_axes, {{"empty", {constant(randn({0, 3}))}, {0, 0}}}),
+    .samples = with_more(any_axes, {{"empty", {constant(randn({0, 3}))}, {0, 0}}}),
     // A sum beyond the range of f16.
-    .large = with(large_axes, {{"sum beyond f16", {full({2, 70001}, 2)}, {0, 1}}}),
+    .large = with_more(large_axes, {{"sum beyond f16", {full({2, 70001}, 2)}, {0, 1}}}),
     .rejects = bad_axes,
 };
 
@@ -174,16 +174,16 @@ OpInfo extremum(const ExtremumCase& c) {
           [place, values = c.values](Arrays in) {
             const bool keepdim = in.integer(0) != 0;
             const Array index = naive::reduce(
-                in[0], kept(in), keepdim,
+                in[0], kept_axes(in), keepdim,
                 [&](const std::vector<double>& v) { return static_cast<double>(place(v)); });
             if (!values) return Results<Array>{index};
             return Results<Array>{
-                naive::reduce(in[0], kept(in), keepdim,
+                naive::reduce(in[0], kept_axes(in), keepdim,
                               [&](const std::vector<double>& v) { return v[place(v)]; }),
                 index};
           },
-      .samples =
-          with(one_axis(), {{"ties", {constant(values({2, 4}, {1, 3, 3, 1, 2, 2, 2, 2}))}, {0, 1}},
+      .samples = with_more(one_axis(),
+                           {{"ties", {constant(values({2, 4}, {1, 3, 3, 1, 2, 2, 2, 2}))}, {0, 1}},
                             {"NaN", {constant(values({2, 3}, {1, NAN, 5, inf, 2, NAN}))}, {0, 1}},
                             {"integers", {integers({4, 5}, -9, 9)}, {0, 1}}}),
       .large = {{"large", {randn({300, 257})}, {0, 1}}, {"columns", {randn({257, 300})}, {0, 0}}},
@@ -222,7 +222,7 @@ const Registered logsumexp_info = OpInfo{
     .run = [](Inputs in) { return logsumexp(in[0], in.integer(1), keeps(in)); },
     .reference =
         [](Arrays in) {
-          return reduced(in, [](const std::vector<double>& v) {
+          return reduce_reference(in, [](const std::vector<double>& v) {
             double m = -inf, s = 0;
             for (const double x : v) m = std::max(m, x);
             if (m == -inf) m = 0;
@@ -231,11 +231,11 @@ const Registered logsumexp_info = OpInfo{
           });
         },
     .samples =
-        with(one_axis(), {{"huge", {1e3 * randn({4, 9})}, {0, 1}},
-                          {"empty axis", {constant(randn({3, 0}))}, {0, 1}},
-                          {"-inf", {constant(values({2, 2}, {-inf, 1, -inf, -inf}))}, {0, 1}},
-                          {"inf", {constant(values({2, 2}, {inf, 0, -inf, inf}))}, {0, 1}},
-                          {"two inf", {constant(values({1, 3}, {inf, 1, inf}))}, {0, 1}}}),
+        with_more(one_axis(), {{"huge", {1e3 * randn({4, 9})}, {0, 1}},
+                               {"empty axis", {constant(randn({3, 0}))}, {0, 1}},
+                               {"-inf", {constant(values({2, 2}, {-inf, 1, -inf, -inf}))}, {0, 1}},
+                               {"inf", {constant(values({2, 2}, {inf, 0, -inf, inf}))}, {0, 1}},
+                               {"two inf", {constant(values({1, 3}, {inf, 1, inf}))}, {0, 1}}}),
     .large = {{"large", {randn({300, 257})}, {0, 1}}},
     .rejects = {rejects<DTypeError>("integers", {iota({3})}, "must be floating", {0, 0})},
     .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },

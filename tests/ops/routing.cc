@@ -72,8 +72,6 @@ Array nearest_of(Arrays in) {
 
 Tensor optional(Inputs in) { return in.size() > 2 ? in[2] : Tensor{}; }
 
-const double inf = std::numeric_limits<double>::infinity();
-
 InputSpec lengths(std::vector<double> numbers) {
   const auto n = static_cast<int64_t>(numbers.size());
   return as(DType::i64, values({n}, std::move(numbers)));
@@ -86,8 +84,8 @@ InputSpec ties(const Shape& shape) {
           }};
 }
 
-const InputSpec special = values({1, 1, 8, 2}, {1, 0, NAN, 1, 0, 1, -inf, 0,  //
-                                                inf, 0, -0.0, 0, 0, -1, NAN, NAN});
+const InputSpec special_vectors = values({1, 1, 8, 2}, {1, 0, NAN, 1, 0, 1, -inf, 0,  //
+                                                        inf, 0, -0.0, 0, 0, -1, NAN, NAN});
 
 const Registered members_info = OpInfo{
     .name = "routing_members",
@@ -102,7 +100,7 @@ const Registered members_info = OpInfo{
                 {"no samples", {randn({0, 2, 6, 3}), randn({2, 4, 3})}, {5}},
                 {"no width", {randn({1, 1, 6, 0}), randn({1, 2, 0})}, {3}},
                 {"ties", {ties({2, 2, 50, 3}), ties({2, 9, 3})}, {7}},
-                {"special", {special, values({1, 2, 2}, {1, 0, 0, 1})}, {5}},
+                {"special", {special_vectors, values({1, 2, 2}, {1, 0, 0, 1})}, {5}},
                 {"lengths", {randn({4, 2, 11, 4}), randn({2, 5, 4}), lengths({11, 3, 0, 7})}, {4}},
                 {"lengths out of range",
                  {randn({2, 1, 6, 4}), randn({1, 5, 4}), lengths({-3, 99})},
@@ -145,7 +143,7 @@ const Registered nearest_info = OpInfo{
                 {"no tokens", {randn({2, 2, 0, 3}), randn({2, 4, 3})}},
                 {"no width", {randn({1, 1, 6, 0}), randn({1, 2, 0})}},
                 {"ties", {ties({2, 2, 50, 3}), ties({2, 19, 3})}},
-                {"special", {special, values({1, 2, 2}, {1, 0, 0, 1})}},
+                {"special", {special_vectors, values({1, 2, 2}, {1, 0, 0, 1})}},
                 {"lengths", {randn({4, 2, 11, 4}), randn({2, 5, 4}), lengths({11, 3, 0, 7})}}},
     .large = {{"large", {randn({2, 2, 3001, 16}), randn({2, 37, 16})}}},
     .rejects = {rejects<ShapeError>("width", {randn({1, 1, 4, 2}), randn({1, 3, 5})},
@@ -368,13 +366,11 @@ double furthest(const Tensor& x, const std::vector<double>& y) {
   return most;
 }
 
-Tensor drawn(const Shape& shape, uint64_t seed) { return make(randn(shape), Generator{seed}, {}); }
-
 TEST(Routing, GroupsOfQueriesAndKeysAgreeWithLoops) {
   for (const int64_t length : {0, 1, 2, 13, 30}) {
     const Shape shape{2, 3, length, 5};
-    const Tensor q = drawn(shape, 1), k = drawn(shape, 2), v = drawn({2, 3, length, 4}, 3);
-    const Tensor mu = drawn({3, 4, 5}, 4);
+    const Tensor q = normals(shape, 1), k = normals(shape, 2), v = normals({2, 3, length, 4}, 3);
+    const Tensor mu = normals({3, 4, 5}, 4);
     const Tensor lengths = Tensor::from(std::vector<int64_t>{length, length / 2}, {2});
     for (const int64_t w : {1, 6, 40}) {
       const Tensor queries = routing_members(q, mu, w, lengths);
@@ -412,9 +408,9 @@ TEST(Routing, GroupsOfQueriesAndKeysAgreeWithLoops) {
 TEST(Routing, RecentMembersAgreeWithLoops) {
   for (const int64_t length : {0, 1, 2, 13, 30}) {
     const Shape shape{2, 3, length, 5};
-    const Tensor q = drawn(shape, 1), k = drawn(shape, 2), v = drawn({2, 3, length, 4}, 3);
+    const Tensor q = normals(shape, 1), k = normals(shape, 2), v = normals({2, 3, length, 4}, 3);
     const Tensor lengths = Tensor::from(std::vector<int64_t>{length, length / 2}, {2});
-    const Tensor nearest = nearest_centroids(q, drawn({3, 4, 5}, 4), lengths);
+    const Tensor nearest = nearest_centroids(q, normals({3, 4, 5}, 4), lengths);
     const std::vector<int32_t> ids = nearest.to_vector<int32_t>();
     for (const int64_t w : {1, 3, 40}) {
       // Each token is the query of a group of its own.
@@ -451,9 +447,9 @@ TEST(Routing, RecentMembersAgreeWithLoops) {
 }
 
 TEST(Routing, GradientsOfAttentionWithinGroups) {
-  const Tensor mu = drawn({2, 3, 4}, 4);
-  const std::vector<Tensor> in{drawn({2, 2, 9, 4}, 1), drawn({2, 2, 9, 4}, 2),
-                               drawn({2, 2, 9, 3}, 3), drawn({7, 4}, 5), drawn({7, 3}, 6)};
+  const Tensor mu = normals({2, 3, 4}, 4);
+  const std::vector<Tensor> in{normals({2, 2, 9, 4}, 1), normals({2, 2, 9, 4}, 2),
+                               normals({2, 2, 9, 3}, 3), normals({7, 4}, 5), normals({7, 3}, 6)};
   const Tensor queries = routing_members(in[0], mu, 4), keys = routing_members(in[1], mu, 4);
   const Tensor nearest = nearest_centroids(in[0], mu);
   const auto terms = [](const std::vector<Tensor>& x) {
@@ -491,7 +487,7 @@ TEST(Routing, GradientsOfAttentionWithinGroups) {
 }
 
 TEST(Routing, AttentionRefusesListsOfOtherSizes) {
-  const Tensor q = drawn({1, 2, 6, 4}, 1), v = drawn({1, 2, 6, 3}, 2);
+  const Tensor q = normals({1, 2, 6, 4}, 1), v = normals({1, 2, 6, 3}, 2);
   const auto lists = [](const Shape& shape) { return zeros(shape, DType::i32); };
   const auto refuses = [&](const Tensor& k, const Tensor& queries, const Tensor& keys) {
     EXPECT_THROW(attend_in_groups(q, k, v, queries, keys, 0), ShapeError);
@@ -500,7 +496,7 @@ TEST(Routing, AttentionRefusesListsOfOtherSizes) {
   refuses({}, lists({1, 3, 3, 2}), {});
   refuses({}, lists({1, 2, 6}), {});
   refuses({}, lists({1, 2, 3, 2}), lists({1, 2, 2, 2}));
-  refuses(drawn({1, 2, 5, 4}, 1), lists({1, 2, 3, 2}), {});
+  refuses(normals({1, 2, 5, 4}, 1), lists({1, 2, 3, 2}), {});
   EXPECT_THROW(attend_in_groups(q, {}, v, zeros({1, 2, 3, 2}, DType::i64), {}, 0), DTypeError);
   EXPECT_THROW(attend_in_groups(q, {}, v, full({1, 2, 6, 1}, 6, DType::i32), {}, 0), ValueError);
   EXPECT_THROW(attend_in_groups(q, {}, v, lists({1, 2, 3, 2}), lists({1, 2, 3, 2}), 0, {}, {},
@@ -513,7 +509,7 @@ TEST(Routing, AttentionRefusesListsOfOtherSizes) {
 
 // A position that is twice in a list would count twice, and order decides what causal rows see.
 TEST(Routing, AttentionRefusesListsThatDoNotAscend) {
-  const Tensor q = drawn({1, 1, 6, 4}, 1), v = drawn({1, 1, 6, 3}, 2);
+  const Tensor q = normals({1, 1, 6, 4}, 1), v = normals({1, 1, 6, 3}, 2);
   const auto lists = [](const std::vector<int32_t>& at) { return Tensor::from(at, {1, 1, 2, 3}); };
   const Tensor right = lists({0, 3, 4, 2, 5, -1});
   attend_in_groups(q, {}, v, right, lists({-1, -1, -1, 1, 2, 3}), 0);

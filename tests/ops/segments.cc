@@ -21,7 +21,7 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-Tensor rows_of(int64_t rows, uint64_t seed, DType dtype = DType::f64) {
+Tensor normal_rows(int64_t rows, uint64_t seed, DType dtype = DType::f64) {
   return normal({1, 2, rows, 4}, Generator{seed}, 0, 1, dtype);
 }
 
@@ -56,7 +56,7 @@ TEST(Segments, AttendWithinThemselves) {
   for (const Lengths& lengths : {Lengths{1}, Lengths{5}, Lengths{1, 1, 1}, Lengths{3, 0, 12, 13, 1},
                                  Lengths{200, 7, 97, 96}, Lengths{0, 4, 0}}) {
     const int64_t n = sum_of(lengths);
-    const Tensor q = rows_of(n, 1), k = rows_of(n, 2);
+    const Tensor q = normal_rows(n, 1), k = normal_rows(n, 2);
     for (const bool causal : {false, true}) {
       const AttentionPattern p =
           causal ? patterns::causal_segments(lengths) : patterns::segments(lengths);
@@ -75,7 +75,7 @@ TEST(Segments, AttendWithinThemselves) {
 TEST(Segments, MayHaveFewerQueriesThanKeysAndNone) {
   const NoGrad off;
   const Lengths queries{1, 0, 2, 1, 1}, keys{4, 3, 0, 130, 1};
-  const Tensor q = rows_of(5, 1), k = rows_of(138, 2);
+  const Tensor q = normal_rows(5, 1), k = normal_rows(138, 2);
   const std::vector<double> found =
       block_attention(q, k, k, patterns::segments(queries, keys)).out.to_vector<double>();
   const std::vector<double> expected = alone(q, k, queries, keys, false);
@@ -89,7 +89,7 @@ TEST(Segments, HaveTheirGradients) {
       const auto p = causal ? patterns::causal_segments(lengths) : patterns::segments(lengths);
       return block_attention(x[0], x[1], x[2], p).out;
     };
-    const auto result = gradcheck(f, {rows_of(8, 1), rows_of(8, 2), rows_of(8, 3)});
+    const auto result = gradcheck(f, {normal_rows(8, 1), normal_rows(8, 2), normal_rows(8, 3)});
     EXPECT_TRUE(result) << result.message;
   }
 }
@@ -111,11 +111,11 @@ Placed placed(int64_t rows, int64_t before, bool causal, DType dtype, uint64_t o
     slopes.push_back(slope);
   };
   const auto other = [&](int64_t n, uint64_t seed) {
-    add(n, rows_of(n, others + seed, dtype), zeros({1, 2, n, 4}, dtype));
+    add(n, normal_rows(n, others + seed, dtype), zeros({1, 2, n, 4}, dtype));
   };
   other(std::min<int64_t>(before, 7), 1);  // two segments, one of them short
   other(before - std::min<int64_t>(before, 7), 2);
-  add(rows, mul(rows_of(rows, 4, dtype), 3), rows_of(rows, 5, dtype));
+  add(rows, mul(normal_rows(rows, 4, dtype), 3), normal_rows(rows, 5, dtype));
   other(17, 3);
   Tensor x = concat(parts, 2);
   set_requires_grad(x);

@@ -1,5 +1,7 @@
 #include "ops/shape.h"
 
+#include <gtest/gtest.h>
+
 #include "ops/copy.h"
 #include "tests/ops/picking.h"
 
@@ -112,7 +114,7 @@ const OpInfo transpose_info_ = {
 const Registered transpose_entry = transpose_info_,
                  transpose_integers = on_integers(transpose_info_);
 
-std::vector<int> order_of(const Inputs& in) {
+std::vector<int> axis_order(const Inputs& in) {
   std::vector<int> order;
   for (size_t i = 0; i < in.numbers(); ++i) order.push_back(in.integer(i));
   return order;
@@ -120,7 +122,7 @@ std::vector<int> order_of(const Inputs& in) {
 
 const Registered permute_info = OpInfo{
     .name = "permute",
-    .run = [](Inputs in) { return permute(in[0], order_of(in)); },
+    .run = [](Inputs in) { return permute(in[0], axis_order(in)); },
     .reference =
         [](Arrays in) {
           const int rank = in[0].shape.rank();

@@ -9,9 +9,7 @@
 namespace longspan::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
-const std::vector<Sample> samples = {
+const std::vector<Sample> softmax_samples = {
     {"rows", {randn({5, 7})}},
     {"one column", {randn({3, 1})}},
     {"vector", {randn({9})}},
@@ -28,13 +26,14 @@ const std::vector<Sample> samples = {
     {"no columns", {randn({3, 0})}},
 };
 
-const std::vector<Sample> large = {{"large", {randn({300, 257})}}, {"rows", {randn({9, 5000})}}};
+const std::vector<Sample> large_softmax_samples = {{"large", {randn({300, 257})}},
+                                                   {"rows", {randn({9, 5000})}}};
 
-const std::vector<Sample> offset_samples = {{"rows", {2 * randn({5, 7})}},
-                                            {"two equal", {full({1, 2}, 0)}},
-                                            {"vectors and a bit", {2 * randn({2, 130})}}};
+const std::vector<Sample> softmax_offset_samples = {{"rows", {2 * randn({5, 7})}},
+                                                    {"two equal", {full({1, 2}, 0)}},
+                                                    {"vectors and a bit", {2 * randn({2, 130})}}};
 
-const std::vector<Reject> rejected = {
+const std::vector<Reject> softmax_rejects = {
     rejects<ShapeError>("rank 0", {scalar(1)}, "rank 1"),
     rejects<DTypeError>("integers", {iota({3})}, "must be floating")};
 
@@ -50,12 +49,12 @@ const Registered softmax_info = OpInfo{
             for (double& x : row) x = s == 0 ? 0 : x / s;
           });
         },
-    .samples = samples,
-    .large = large,
-    .rejects = rejected,
+    .samples = softmax_samples,
+    .large = large_softmax_samples,
+    .rejects = softmax_rejects,
     .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
     .row_inputs = {0},
-    .offset = {.inputs = {0}, .samples = offset_samples},
+    .offset = {.inputs = {0}, .samples = softmax_offset_samples},
     .nan = {.inputs = {0}},
 };
 
@@ -72,12 +71,12 @@ const Registered log_softmax_info = OpInfo{
             for (double& x : row) x = s == 0 ? x : x - m - std::log(s);
           });
         },
-    .samples = samples,
-    .large = large,
-    .rejects = rejected,
+    .samples = softmax_samples,
+    .large = large_softmax_samples,
+    .rejects = softmax_rejects,
     .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
     .row_inputs = {0},
-    .offset = {.inputs = {0}, .samples = offset_samples},
+    .offset = {.inputs = {0}, .samples = softmax_offset_samples},
     .nan = {.inputs = {0}},
     .gradient_tolerance = 4,
     .reason = "the derivative comes from y as stored",

@@ -13,7 +13,7 @@ namespace longspan::test {
 namespace {
 
 /// Returns the indices that stably sort every line along an axis. NaN counts as the largest value.
-Array order_of(const Array& x, int axis, bool descending) {
+Array sorting_order(const Array& x, int axis, bool descending) {
   Array order = x;
   const int64_t n = x.dim(axis);
   for (int64_t i = 0; i < x.size(); ++i) {
@@ -43,7 +43,7 @@ Array order_of(const Array& x, int axis, bool descending) {
 /// Returns the first k elements of every sorted line of x, and their indices.
 Results<Array> sorted(const Array& x, int axis, bool descending, int64_t k) {
   axis = axis < 0 ? axis + x.shape.rank() : axis;
-  const Array order = order_of(x, axis, descending);
+  const Array order = sorting_order(x, axis, descending);
   Shape shape = x.shape;
   shape[axis] = k;
   const Array places = pick(order, shape, [](const Place& p) { return p; });
@@ -56,9 +56,8 @@ Results<Array> sorted(const Array& x, int axis, bool descending, int64_t k) {
 
 Results<Tensor> both(Sorted s) { return {s.values, s.indices}; }
 
-const double inf = std::numeric_limits<double>::infinity();
-const InputSpec special = constant(values({2, 6}, {0.0, -0.0, NAN, -inf, inf, -0.0,  //
-                                                   1, NAN, 1, -NAN, 0, -1}));
+const InputSpec special_values = constant(values({2, 6}, {0.0, -0.0, NAN, -inf, inf, -0.0,  //
+                                                          1, NAN, 1, -NAN, 0, -1}));
 
 const OpInfo sort_info_ = {
     .name = "sort",
@@ -76,8 +75,8 @@ const OpInfo sort_info_ = {
                 {"no rows", {randn({0, 3})}, {1, 0}},
                 {"ties", {constant(as(DType::f32, ids({3, 40}, 4)))}, {1, 0}},
                 {"ties descending", {constant(as(DType::f32, ids({3, 40}, 4)))}, {1, 1}},
-                {"special", {special}, {1, 0}},
-                {"special descending", {special}, {1, 1}},
+                {"special", {special_values}, {1, 0}},
+                {"special descending", {special_values}, {1, 1}},
                 {"long", {constant(randn({2, 700}))}, {1, 0}}},
     .large = {{"large", {randn({40, 3000})}, {1, 1}}, {"many", {randn({3000, 17})}, {1, 0}}},
     .rejects = {rejects<ShapeError>("rank 0", {scalar(1)}, "rank 1 or more", {0, 0}),
@@ -101,7 +100,7 @@ const OpInfo topk_info_ = {
                 {"none", {randn({3, 6})}, {1, 0, 1}},
                 {"ties", {constant(as(DType::f32, ids({3, 40}, 4)))}, {1, 15, 1}},
                 {"ties smallest", {constant(as(DType::f32, ids({3, 40}, 4)))}, {1, 15, 0}},
-                {"special", {special}, {1, 3, 1}}},
+                {"special", {special_values}, {1, 3, 1}}},
     .large = {{"large", {randn({20, 3000})}, {1, 40, 1}}},
     .rejects = {rejects<ValueError>("too many", {randn({3, 6})}, "7 of axis 1, which has 6",
                                     {1, 7, 1}),

@@ -102,7 +102,7 @@ std::map<std::pair<int64_t, int64_t>, int64_t> expected(int64_t n, const TreeOpt
   return pairs;
 }
 
-std::map<std::pair<int64_t, int64_t>, int64_t> pairs_of(const EdgeLayout& layout) {
+std::map<std::pair<int64_t, int64_t>, int64_t> labels_of_pairs(const EdgeLayout& layout) {
   std::map<std::pair<int64_t, int64_t>, int64_t> pairs;
   for (const Edge& e : edges_of(layout)) {
     EXPECT_TRUE(pairs.emplace(std::pair{e.row, e.key}, e.label).second) << "a pair twice";
@@ -110,8 +110,8 @@ std::map<std::pair<int64_t, int64_t>, int64_t> pairs_of(const EdgeLayout& layout
   return pairs;
 }
 
-std::shared_ptr<const EdgeLayout> tree(int64_t n, const TreeOptions& o,
-                                       TreeRows rows = TreeRows::all) {
+std::shared_ptr<const EdgeLayout> tree_layout(int64_t n, const TreeOptions& o,
+                                              TreeRows rows = TreeRows::all) {
   return tree_edges(std::span(&n, 1), o, rows);
 }
 
@@ -136,7 +136,7 @@ TEST(Tree, SmallTreesHaveThePairsOfTheRulesOnTokenSets) {
       for (const bool causal : {false, true}) {
         for (const int64_t clip : {0, 2, 9}) {
           const TreeOptions o{.k = k, .clip = clip, .causal = causal, .span_self_loop = n % 2 == 0};
-          ASSERT_EQ(pairs_of(*tree(n, o)), expected(n, o))
+          ASSERT_EQ(labels_of_pairs(*tree_layout(n, o)), expected(n, o))
               << "n " << n << " k " << k << " causal " << causal << " clip " << clip;
         }
       }
@@ -157,14 +157,14 @@ TEST(Tree, PublishedNumbersOfPairs) {
   };
   for (const auto& [n, k, nodes, causal, both] : rows) {
     EXPECT_EQ(Tree{n}.nodes(), nodes);
-    EXPECT_EQ(tree(n, {.k = k, .causal = true})->pairs, causal) << n << " " << k;
-    EXPECT_EQ(tree(n, {.k = k})->pairs, both) << n << " " << k;
+    EXPECT_EQ(tree_layout(n, {.k = k, .causal = true})->pairs, causal) << n << " " << k;
+    EXPECT_EQ(tree_layout(n, {.k = k})->pairs, both) << n << " " << k;
   }
   const std::tuple<int64_t, int64_t, int64_t, int64_t> odd[] = {
       {3, 1, 15, 12}, {5, 2, 39, 29}, {7, 2, 64, 45}, {13, 3, 184, 122}, {100, 4, 3617, 2187}};
   for (const auto& [n, k, both, causal] : odd) {
-    EXPECT_EQ(tree(n, {.k = k})->pairs, both) << n << " " << k;
-    EXPECT_EQ(tree(n, {.k = k, .causal = true})->pairs, causal) << n << " " << k;
+    EXPECT_EQ(tree_layout(n, {.k = k})->pairs, both) << n << " " << k;
+    EXPECT_EQ(tree_layout(n, {.k = k, .causal = true})->pairs, causal) << n << " " << k;
   }
 }
 
@@ -181,7 +181,7 @@ TEST(Tree, PairsFollowTheClosedFormulas) {
       }
       for (const bool causal : {true, false}) {
         const TreeOptions o{.k = k, .clip = 3, .causal = causal};
-        const int64_t pairs = tree(n, o)->pairs;
+        const int64_t pairs = tree_layout(n, o)->pairs;
         ASSERT_EQ(pairs, tree_pairs(n, o)) << n << " " << k << " " << causal;
         if (causal) {
           ASSERT_EQ(pairs, n * shape.levels() + left) << n << " " << k;
@@ -190,7 +190,7 @@ TEST(Tree, PairsFollowTheClosedFormulas) {
         }
       }
       const TreeOptions o{.k = k, .span_self_loop = true};
-      ASSERT_EQ(tree(n, o)->pairs, tree_pairs(n, o));
+      ASSERT_EQ(tree_layout(n, o)->pairs, tree_pairs(n, o));
     }
   }
 }
@@ -213,7 +213,8 @@ TEST(Tree, NeighboursOfALeafTileAllTokensOnEachSide) {
       for (const bool causal : {true, false}) {
         std::vector<std::vector<int>> seen(static_cast<size_t>(n),
                                            std::vector<int>(static_cast<size_t>(n)));
-        for (const Edge& e : edges_of(*tree(n, {.k = k, .causal = causal}, TreeRows::leaves))) {
+        for (const Edge& e :
+             edges_of(*tree_layout(n, {.k = k, .causal = causal}, TreeRows::leaves))) {
           const Tokens& of = nodes[static_cast<size_t>(e.key)].tokens;
           for (int64_t t = of.first; t < of.second; ++t) {
             ++seen[static_cast<size_t>(e.row)][static_cast<size_t>(t)];
@@ -232,7 +233,7 @@ TEST(Tree, NeighboursOfALeafTileAllTokensOnEachSide) {
 
 TEST(Tree, HandExample) {
   const TreeOptions o{.k = 1, .clip = 9, .causal = true};
-  const std::vector<Edge> edges = edges_of(*tree(4, o, TreeRows::leaves));
+  const std::vector<Edge> edges = edges_of(*tree_layout(4, o, TreeRows::leaves));
   std::set<int64_t> of_last;
   for (const Edge& e : edges) {
     if (e.row == 3) of_last.insert(e.key);
@@ -244,9 +245,9 @@ TEST(Tree, LabelsAreSmallAndWithoutClippingDistinctForALeaf) {
   for (const int64_t n : {1, 2, 7, 33, 100}) {
     for (const int64_t k : {1, 3, 8}) {
       const TreeOptions clipped{.k = k, .clip = 1}, whole{.k = k, .clip = Tree{n}.levels()};
-      for (const Edge& e : edges_of(*tree(n, clipped))) ASSERT_LT(e.label, clipped.labels());
+      for (const Edge& e : edges_of(*tree_layout(n, clipped))) ASSERT_LT(e.label, clipped.labels());
       std::set<std::pair<int64_t, int64_t>> seen;
-      for (const Edge& e : edges_of(*tree(n, whole, TreeRows::leaves))) {
+      for (const Edge& e : edges_of(*tree_layout(n, whole, TreeRows::leaves))) {
         ASSERT_LT(e.label, whole.labels());
         ASSERT_TRUE(seen.insert({e.row, e.label}).second) << n << " " << k << " leaf " << e.row;
       }
@@ -257,21 +258,21 @@ TEST(Tree, LabelsAreSmallAndWithoutClippingDistinctForALeaf) {
 TEST(Tree, RowsOfLeavesAndOfTheRootAreThoseOfAllNodes) {
   for (const int64_t n : {1, 2, 13, 40}) {
     const TreeOptions o{.k = 2, .clip = 2};
-    const auto all = pairs_of(*tree(n, o));
+    const auto all = labels_of_pairs(*tree_layout(n, o));
     const int64_t nodes = Tree{n}.nodes();
-    for (const auto& [pair, label] : pairs_of(*tree(n, o, TreeRows::leaves))) {
+    for (const auto& [pair, label] : labels_of_pairs(*tree_layout(n, o, TreeRows::leaves))) {
       EXPECT_EQ(all.at(pair), label);
     }
     std::map<std::pair<int64_t, int64_t>, int64_t> root;
     for (const auto& [pair, label] : all) {
       if (pair.first == nodes - 1) root[{0, pair.second}] = label;
     }
-    EXPECT_EQ(pairs_of(*tree(n, o, TreeRows::root)), root);
+    EXPECT_EQ(labels_of_pairs(*tree_layout(n, o, TreeRows::root)), root);
     std::vector<int64_t> order(static_cast<size_t>(nodes));
     std::iota(order.rbegin(), order.rend(), 0);
     std::map<std::pair<int64_t, int64_t>, int64_t> reversed;
     for (const auto& [pair, label] : all) reversed[{nodes - 1 - pair.first, pair.second}] = label;
-    EXPECT_EQ(pairs_of(*tree_edges_of(n, o, order)), reversed);
+    EXPECT_EQ(labels_of_pairs(*tree_edges_of(n, o, order)), reversed);
   }
 }
 
@@ -281,13 +282,13 @@ TEST(Tree, SeveralTreesStandBesideEachOther) {
   std::map<std::pair<int64_t, int64_t>, int64_t> all;
   int64_t offset = 0;
   for (const int64_t n : lengths) {
-    for (const auto& [pair, label] : pairs_of(*tree(n, o))) {
+    for (const auto& [pair, label] : labels_of_pairs(*tree_layout(n, o))) {
       all[{pair.first + offset, pair.second + offset}] = label;
     }
     offset += Tree{n}.nodes();
   }
   const auto layout = tree_edges(lengths, o);
-  EXPECT_EQ(pairs_of(*layout), all);
+  EXPECT_EQ(labels_of_pairs(*layout), all);
   EXPECT_EQ(layout->n_rows, offset);
   EXPECT_EQ(layout, tree_edges(lengths, o)) << "it comes from the cache";
   EXPECT_EQ(tree_edges(lengths, o, TreeRows::root)->n_rows, 3);
@@ -295,12 +296,12 @@ TEST(Tree, SeveralTreesStandBesideEachOther) {
 }
 
 TEST(Tree, WrongArguments) {
-  expect_error([&] { tree(0, {}); }, "a tree has 0 tokens; expected at least 1");
-  expect_error([&] { tree(4, {.k = 0}); }, "k is 0; expected at least 1");
-  expect_error([&] { tree(4, {.clip = -1}); }, "clip is -1; expected 0 or more");
+  expect_error([&] { tree_layout(0, {}); }, "a tree has 0 tokens; expected at least 1");
+  expect_error([&] { tree_layout(4, {.k = 0}); }, "k is 0; expected at least 1");
+  expect_error([&] { tree_layout(4, {.clip = -1}); }, "clip is -1; expected 0 or more");
   const int64_t node = 7;
   expect_error([&] { tree_edges_of(4, {}, std::span(&node, 1)); }, "node 7 of a tree of 7 nodes");
-  expect_error([&] { tree(int64_t{1} << 31, {}); }, "expected less than 2^30");
+  expect_error([&] { tree_layout(int64_t{1} << 31, {}); }, "expected less than 2^30");
 }
 
 TEST(Edges, WrongRuns) {

@@ -178,7 +178,7 @@ TEST(Split, IsRefusedBeforeTheFirstStep) {
 }
 
 /// Expects the peak of the fullest of so many processes to be what `longspan memory` says.
-void expect_predicted(const std::string& model, int ranks) {
+void expect_split_predicted(const std::string& model, int ranks) {
   SCOPED_TRACE(fmt::format("{}, {} processes", model, ranks));
   const Folder folder;
   write_bytes(folder / "text", std::string(40'000, 'x'));
@@ -219,12 +219,12 @@ void expect_predicted(const std::string& model, int ranks) {
   EXPECT_NEAR(static_cast<double>(row["sent_bytes"].integer()), sent, 0.02 * sent);
 }
 
-TEST(Split, MemoryOfTheFullestIsPredicted) { expect_predicted("transformer", 2); }
+TEST(Split, MemoryOfTheFullestIsPredicted) { expect_split_predicted("transformer", 2); }
 
 TEST(Split, SlowMemoryIsPredictedForSevenModels) {
   for (const char* model : {"transformer", "transformer_xl", "local_transformer", "reformer",
                             "performer", "bigbird", "adaptive_span"}) {
-    for (const int ranks : {2, 4}) expect_predicted(model, ranks);
+    for (const int ranks : {2, 4}) expect_split_predicted(model, ranks);
   }
 }
 

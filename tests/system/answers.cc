@@ -24,11 +24,6 @@ class Answers : public testing::Test {
     EXPECT_EQ(o.code, 1);
     EXPECT_NE(o.err.find(message), std::string::npos) << o.err << "\nexpected: " << message;
   }
-  static std::vector<std::string> joined(std::vector<std::string> all,
-                                         const std::vector<std::string>& more) {
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
   /// Expects a run that stops after 4 of 6 steps and resumes to end with the bits of an
   /// uninterrupted run.
   void expect_same_bits(const std::vector<std::string>& training) const {

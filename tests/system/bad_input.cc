@@ -20,8 +20,6 @@
 namespace longspan::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
 /// Holds the paths that a case may use.
 struct TestPaths {
   std::string root;   ///< a folder of the case's own
@@ -36,7 +34,7 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
   if (at != std::string::npos) text.replace(at, from.size(), to);
 }
 
-struct Case {
+struct BadInputCase {
   std::string name;
   std::function<Words(const TestPaths&)> arguments;
   Words says;  ///< each must occur in standard error
@@ -44,23 +42,13 @@ struct Case {
   int64_t file_limit = -1;
 };
 
-/// Returns the arguments that train a model of a few thousand parameters for `steps` steps, each of
-/// less than a millisecond.
-Words small_training(const std::string& text, const std::string& out, int steps, Words more = {}) {
-  Words w = {"train",    "--model",      "transformer",      "--data", "bytes=" + text,
-             "--length", "16",           "--batch",          "2",      "--layers",
-             "1",        "--set",        "model.d_model=16", "--set",  "model.n_head=2",
-             "--set",    "model.d_ff=16"};
-  for (const std::string& word :
-       {std::string("--steps"), std::to_string(steps), std::string("--out"), out}) {
-    w.push_back(word);
-  }
-  w.insert(w.end(), more.begin(), more.end());
-  return w;
+Words short_training(const std::string& text, const std::string& out, int steps,
+                     const Words& more = {}) {
+  return small_training(text, out, joined({"--steps", std::to_string(steps)}, more));
 }
 
 /// Replaces ROOT and RUN in arguments by the paths of the case.
-std::function<Words(const TestPaths&)> words(Words w) {
+std::function<Words(const TestPaths&)> replaced(Words w) {
   return [w](const TestPaths& p) {
     Words all = w;
     for (std::string& word : all) {
@@ -74,14 +62,15 @@ std::function<Words(const TestPaths&)> words(Words w) {
 /// Returns a short training run into a fresh folder, with additional arguments that are usually
 /// wrong.
 std::function<Words(const TestPaths&)> train(Words more) {
-  return [more](const TestPaths& p) { return small_training(p.text, p.fresh, 3, words(more)(p)); };
+  return
+      [more](const TestPaths& p) { return short_training(p.text, p.fresh, 3, replaced(more)(p)); };
 }
 
 /// Resumes the finished run for one more step.
 std::function<Words(const TestPaths&)> resume(Words more = {}) {
   Words w = {"train", "--out", "RUN", "--resume", "--steps", "7"};
   w.insert(w.end(), more.begin(), more.end());
-  return words(w);
+  return replaced(w);
 }
 
 std::function<void(const TestPaths&)> file(const std::string& name, const std::string& content) {
@@ -136,20 +125,20 @@ std::function<void(const TestPaths&)> header(const std::function<void(std::strin
   });
 }
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case>
+const std::vector<BadInputCase>& bad_inputs() {
+  static const std::vector<BadInputCase>
       table =
           {
               // The command line.
-              {"no command", words({}), {"train"}},
-              {"unknown command", words({"trian"}), {"trian", "train"}},
-              {"command of other programs", words({"evaluate"}), {"did you mean eval?"}},
+              {"no command", replaced({}), {"train"}},
+              {"unknown command", replaced({"trian"}), {"trian", "train"}},
+              {"command of other programs", replaced({"evaluate"}), {"did you mean eval?"}},
               {"option of other programs", train({"--epochs", "3"}), {"did you mean \"--steps\"?"}},
               {"key as an option",
                train({"--accumulate", "2"}),
                {"it is a key; did you mean --set accumulate=VALUE?"}},
               {"unknown option", train({"--lenght", "8"}), {"--lenght", "--length"}},
-              {"unknown option of eval", words({"eval", "--ouť", "RUN"}), {"--ou"}},
+              {"unknown option of eval", replaced({"eval", "--ouť", "RUN"}), {"--ou"}},
               {"option without value", train({"--steps"}), {"--steps"}},
               {"word that belongs to nothing", train({"banana"}), {"banana"}},
               {"length not a number", train({"--length", "long"}), {"length", "long", "integer"}},
@@ -199,7 +188,7 @@ const std::vector<Case>& cases() {
               {"data of another task", train({"--data", "words=ROOT/text"}), {"words", "bytes"}},
               {"data without a file", train({"--data", "bytes="}), {"--data", "bytes="}},
               {"no data",
-               words({"train", "--model", "transformer", "--out", "ROOT/fresh"}),
+               replaced({"train", "--model", "transformer", "--out", "ROOT/fresh"}),
                {"--data"}},
               {"negative save-every", train({"--save-every", "-2"}), {"save_every", "-2"}},
               {"negative keep", train({"--keep", "-1"}), {"keep", "-1"}},
@@ -374,7 +363,7 @@ const std::vector<Case>& cases() {
                train({"--model", "bigbird", "--set", "model.n_head=3"}),
                {"bigbird: d_model 16 is not a multiple of n_head 3", "one of 1, 2, 4, 8, 16"}},
               {"eval as another model",
-               words({"eval", "--out", "RUN", "--model", "longformer"}),
+               replaced({"eval", "--out", "RUN", "--model", "longformer"}),
                {"--model: got longformer", "holds a run of transformer", "leave --model out"}},
               {"going on as another model",
                resume({"--model", "longformer"}),
@@ -443,14 +432,14 @@ const std::vector<Case>& cases() {
                train({"--budget", "20XiB"}),
                {"--budget", "20XiB", "20MiB, 64K, 4GB", "KB is 1000"}},
               {"budget of a plan that is no size",
-               words({"memory", "--budget", "20XiB"}),
+               replaced({"memory", "--budget", "20XiB"}),
                {"--budget", "20XiB", "20MiB, 64K, 4GB", "KB is 1000"}},
               {"axes for fewer tokens",
                train(
                    {"--model", "reformer", "--length", "64", "--set", "model.position_shape=4,8"}),
                {"model.position_shape: got 4,8, which has 32 positions", "such as 8,8"}},
               {"pictures of other sizes",
-               words({"memory", "--model", "reformer:imagenet64", "--length", "16384"}),
+               replaced({"memory", "--model", "reformer:imagenet64", "--length", "16384"}),
                {"64,64,3 has 12288 positions", "86,64,3, with n_max = 16384"}},
               {"more tokens than positions that were set",
                train({"--model", "reformer", "--set", "model.n_max=8"}),
@@ -473,25 +462,25 @@ const std::vector<Case>& cases() {
               {"full disk beside an earlier checkpoint", resume(), {"safetensors"}, {}, 4096},
 
               // Checkpoints.
-              {"eval without a run", words({"eval"}), {"--out"}},
-              {"eval of nothing", words({"eval", "--out", "ROOT/none"}), {"none"}},
+              {"eval without a run", replaced({"eval"}), {"--out"}},
+              {"eval of nothing", replaced({"eval", "--out", "ROOT/none"}), {"none"}},
               {"eval of a folder without checkpoints",
-               words({"eval", "--out", "ROOT/hollow"}),
+               replaced({"eval", "--out", "ROOT/hollow"}),
                {"hollow"},
                file("hollow/x", "")},
               {"eval in windows that do not move",
-               words({"eval", "--out", "RUN", "--stride", "0"}),
+               replaced({"eval", "--out", "RUN", "--stride", "0"}),
                {"stride is 0", "expected 1 to length"}},
               {"eval in windows that leave gaps",
-               words({"eval", "--out", "RUN", "--stride", "99999"}),
+               replaced({"eval", "--out", "RUN", "--stride", "99999"}),
                {"stride is 99999"}},
               {"eval with a stride in words",
-               words({"eval", "--out", "RUN", "--stride", "few"}),
+               replaced({"eval", "--out", "RUN", "--stride", "few"}),
                {"few"}},
               {"eval of a step that is not there",
-               words({"eval", "--out", "RUN", "--step", "5"}),
+               replaced({"eval", "--out", "RUN", "--step", "5"}),
                {"5"}},
-              {"generate without a run", words({"generate"}), {"--out"}},
+              {"generate without a run", replaced({"generate"}), {"--out"}},
               {"checkpoint cut off",
                resume(),
                {"model.safetensors"},
@@ -588,22 +577,22 @@ const std::vector<Case>& cases() {
                              read_tensors(p.newest() + "/optimizer.safetensors"));
                }},
               {"eval of damaged weights",
-               words({"eval", "--out", "RUN"}),
+               replaced({"eval", "--out", "RUN"}),
                {"model.safetensors", "checksum"},
                damage("model.safetensors", [](std::string& b) { b.back() = char(b.back() ^ 1); })},
               {"generate from damaged weights",
-               words({"generate", "--out", "RUN"}),
+               replaced({"generate", "--out", "RUN"}),
                {"model.safetensors", "checksum"},
                damage("model.safetensors", [](std::string& b) { b.back() = char(b.back() ^ 1); })},
               {"eval with another model",
-               words({"eval", "--out", "RUN", "--layers", "3"}),
+               replaced({"eval", "--out", "RUN", "--layers", "3"}),
                {"model.safetensors", "another model"}},
               {"eval of an unknown part",
-               words({"eval", "--out", "RUN", "--part", "tset"}),
+               replaced({"eval", "--out", "RUN", "--part", "tset"}),
                {"tset", "train, valid or test"}},
               {"eval of an empty part",
-               words({"eval", "--out", "RUN", "--split", "90/10/0", "--part", "test",
-                      "--other-data"}),
+               replaced({"eval", "--out", "RUN", "--split", "90/10/0", "--part", "test",
+                         "--other-data"}),
                {"test part", "90/10/0"}},
               {"state of another step",
                resume(),
@@ -620,41 +609,41 @@ const std::vector<Case>& cases() {
 
               // Sampling.
               {"negative temperature",
-               words({"generate", "--out", "RUN", "--temperature", "-1"}),
+               replaced({"generate", "--out", "RUN", "--temperature", "-1"}),
                {"temperature", "-1"}},
-              {"top-p of 2", words({"generate", "--out", "RUN", "--top-p", "2"}), {"top", "2"}},
+              {"top-p of 2", replaced({"generate", "--out", "RUN", "--top-p", "2"}), {"top", "2"}},
               {"negative top-k",
-               words({"generate", "--out", "RUN", "--top-k", "-1"}),
+               replaced({"generate", "--out", "RUN", "--top-k", "-1"}),
                {"top", "-1"}},
               {"negative number of tokens",
-               words({"generate", "--out", "RUN", "--tokens", "-5"}),
+               replaced({"generate", "--out", "RUN", "--tokens", "-5"}),
                {"tokens", "-5"}},
 
               {"nothing to go on from",
-               words({"generate", "--out", "RUN", "--prompt", ""}),
+               replaced({"generate", "--out", "RUN", "--prompt", ""}),
                {"prompt"}},
               {"generate from an encoder",
-               words({"generate", "--out", "ROOT/encoder"}),
+               replaced({"generate", "--out", "ROOT/encoder"}),
                {"transformer:encoder", "expected a decoder"},
                [](const TestPaths& p) {
-                 const Outcome o = run(small_training(p.text, p.root + "/encoder", 1,
+                 const Outcome o = run(short_training(p.text, p.root + "/encoder", 1,
                                                       {"--model", "transformer:encoder"}));
                  ASSERT_EQ(o.code, 0) << o.err;
                }},
 
               // Data command.
-              {"unknown data command", words({"data", "lst"}), {"lst", "list"}},
-              {"unknown data set", words({"data", "check", "enwik9"}), {"enwik9"}},
+              {"unknown data command", replaced({"data", "lst"}), {"lst", "list"}},
+              {"unknown data set", replaced({"data", "check", "enwik9"}), {"enwik9"}},
               {"missing data set",
-               words({"data", "check", "bytes", "--data", "bytes=ROOT/none"}),
+               replaced({"data", "check", "bytes", "--data", "bytes=ROOT/none"}),
                {"none"}},
           };
   return table;
 }
 
 /// Files with deep nesting, names that config.toml cannot hold, and links that lead to themselves.
-const std::vector<Case>& cases_of_depth_and_paths() {
-  static const std::vector<Case> table = {
+const std::vector<BadInputCase>& cases_of_depth_and_paths() {
+  static const std::vector<BadInputCase> table = {
       {"config with a key nested deep",
        train({"--config", "ROOT/c.toml"}),
        {"c.toml:2: a key is nested deeper than 16"},
@@ -668,7 +657,7 @@ const std::vector<Case>& cases_of_depth_and_paths() {
        {"c.toml:1: values are nested deeper than 16"},
        file("c.toml", "length = " + std::string(80'000, '['))},
       {"run with a config nested deep",
-       words({"eval", "--out", "RUN"}),
+       replaced({"eval", "--out", "RUN"}),
        {"run/config.toml:1: a key is nested deeper than 16"},
        [](const TestPaths& p) { write(p.run + "/config.toml", deep_key() + " = 1\n"); }},
       {"run to go on with, with a config nested deep",
@@ -696,15 +685,15 @@ const std::vector<Case>& cases_of_depth_and_paths() {
        {"/o: Too many levels of symbolic links (ELOOP): they lead in a circle"},
        circle("o")},
       {"folder of all data that leads to itself",
-       words({"train", "--task", "enwik8", "--data-root", "ROOT/o", "--out", "ROOT/fresh"}),
+       replaced({"train", "--task", "enwik8", "--data-root", "ROOT/o", "--out", "ROOT/fresh"}),
        {"/o/enwik8: Too many levels", "they lead in a circle"},
        circle("o")},
       {"file of a data set that leads to itself",
-       words({"data", "check", "enwik8", "--data-root", "ROOT"}),
+       replaced({"data", "check", "enwik8", "--data-root", "ROOT"}),
        {"/enwik8/enwik8: Too many levels", "they lead in a circle"},
        circle("enwik8/enwik8")},
       {"samples with answers that lead to themselves",
-       words({"data", "check", "promoter", "--data", "promoter=ROOT/o"}),
+       replaced({"data", "check", "promoter", "--data", "promoter=ROOT/o"}),
        {"/o: Too many levels", "they lead in a circle"},
        circle("o")},
       {"tokenizer that leads to itself",
@@ -724,7 +713,7 @@ const std::vector<Case>& cases_of_depth_and_paths() {
        {"Too many levels", "they lead in a circle"},
        circle("o")},
       {"eval of a folder that leads to itself",
-       words({"eval", "--out", "ROOT/o"}),
+       replaced({"eval", "--out", "ROOT/o"}),
        {"/o: Too many levels", "they lead in a circle"},
        circle("o")},
       {"start from a folder that leads to itself",
@@ -732,11 +721,11 @@ const std::vector<Case>& cases_of_depth_and_paths() {
        {"Too many levels", "they lead in a circle"},
        circle("o")},
       {"pictures into a folder that leads to itself",
-       words({"draw", "--model", "transformer", "--out", "ROOT/o"}),
+       replaced({"draw", "--model", "transformer", "--out", "ROOT/o"}),
        {"/o/pictures: Too many levels", "they lead in a circle"},
        circle("o")},
       {"study of a folder that leads to itself",
-       words({"study", "memory", "--out", "ROOT/o"}),
+       replaced({"study", "memory", "--out", "ROOT/o"}),
        {"/o: Too many levels", "they lead in a circle"},
        circle("o")},
   };
@@ -749,7 +738,7 @@ class BadInput : public testing::Test {
     shared_ = new Folder;
     write(*shared_ / "text", some_text(20'000));
     const Outcome o =
-        run(small_training(*shared_ / "text", *shared_ / "run", 6, {"--save-every", "3"}));
+        run(short_training(*shared_ / "text", *shared_ / "run", 6, {"--save-every", "3"}));
     ASSERT_EQ(o.code, 0) << o.err;
   }
   static void TearDownTestSuite() {
@@ -757,7 +746,7 @@ class BadInput : public testing::Test {
     shared_ = nullptr;
   }
 
-  void check(const Case& c) {
+  void check(const BadInputCase& c) {
     SCOPED_TRACE(c.name);
     const Folder folder;
     std::filesystem::copy(shared_->path(), folder.path(), std::filesystem::copy_options::recursive);
@@ -811,17 +800,17 @@ TEST_F(BadInput, StandardOutputThatIsFull) {
 }
 
 TEST_F(BadInput, FolderWhereNobodyCanWrite) {
-  const Outcome o = run(small_training(*shared_ / "text", "/proc/longspan", 1));
+  const Outcome o = run(short_training(*shared_ / "text", "/proc/longspan", 1));
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("/proc/longspan"), std::string::npos) << o.err;
 }
 
 TEST_F(BadInput, FolderThatAnotherRunWritesTo) {
   const Folder folder;
-  Program first(Start{small_training(*shared_ / "text", folder / "run", 0, {"--seconds", "60"})});
+  Program first(Start{short_training(*shared_ / "text", folder / "run", 0, {"--seconds", "60"})});
   for (int i = 0; i < 2000 && !exists(folder / "run/metrics.jsonl"); ++i) usleep(5000);
   const Outcome o =
-      run(small_training(*shared_ / "text", folder / "run", 0, {"--seconds", "1", "--resume"}));
+      run(short_training(*shared_ / "text", folder / "run", 0, {"--seconds", "1", "--resume"}));
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("another process is writing to"), std::string::npos) << o.err;
   first.send(SIGINT);
@@ -833,7 +822,7 @@ TEST_F(BadInput, DataThatAreCutShortDuringARun) {
   const Folder folder;
   write(folder / "text", some_text(2'000'000));
   Program program(
-      Start{small_training(folder / "text", folder / "run", 0,
+      Start{short_training(folder / "text", folder / "run", 0,
                            {"--seconds", "60", "--save-every", "5", "--log-every", "1"})});
   for (int i = 0; i < 2000 && saved_steps(folder / "run").empty(); ++i) usleep(5000);
   std::filesystem::resize_file(folder / "text", 5000);
@@ -857,12 +846,12 @@ TEST_F(BadInput, StandardOutputBeyondTheLimitOfFiles) {
 }
 
 TEST_F(BadInput, NestedDeepAndPathsThatLeadNowhere) {
-  for (const Case& c : cases_of_depth_and_paths()) check(c);
+  for (const BadInputCase& c : cases_of_depth_and_paths()) check(c);
 }
 
 TEST_F(BadInput, EveryCaseOfTheTable) {
-  EXPECT_GE(cases().size(), 80u);
-  for (const Case& c : cases()) check(c);
+  EXPECT_GE(bad_inputs().size(), 80u);
+  for (const BadInputCase& c : bad_inputs()) check(c);
 }
 
 /// Root may write to any folder, but not to a file system that is mounted read-only.
@@ -880,7 +869,7 @@ TEST_F(BadInput, FolderThatCannotBeWritten) {
     std::filesystem::permissions(
         locked, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   }
-  const Outcome o = run(small_training(folder / "text", locked + "/run", 1));
+  const Outcome o = run(short_training(folder / "text", locked + "/run", 1));
   EXPECT_GT(o.code, 0);
   EXPECT_NE(o.err.find("locked/run"), std::string::npos) << o.err;
   EXPECT_NE(o.err.find(root ? "EROFS" : "EACCES"), std::string::npos) << o.err;
@@ -902,7 +891,7 @@ TEST_F(BadInput, DiskThatFillsUp) {
   if (geteuid() != 0 || mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0) {
     GTEST_SKIP() << "needs the right to mount";
   }
-  const Words arguments = small_training(folder / "text", disk + "/run", 40,
+  const Words arguments = short_training(folder / "text", disk + "/run", 40,
                                          {"--save-every", "2", "--set", "model.d_model=32"});
   const Outcome o = run(arguments);
   EXPECT_GT(o.code, 0);

@@ -18,17 +18,16 @@
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/shape.h"
+#include "tests/harness/device.h"
 #include "tests/harness/host_device.h"
 #include "tests/system/program.h"
 
 namespace longspan::test {
 namespace {
 
-constexpr Device other{DeviceKind::cuda, 0};
-
 Tensor x(const Shape& shape, DType dtype = DType::f32) { return Tensor::zeros(shape, dtype); }
 Tensor there(const Shape& shape, DType dtype = DType::f32) {
-  return Tensor::zeros(shape, dtype, other);
+  return Tensor::zeros(shape, dtype, cuda);
 }
 Tensor ids(const std::vector<int64_t>& values) {
   return Tensor::from(values, {static_cast<int64_t>(values.size())});
@@ -54,15 +53,15 @@ bool is(const Error& e) {
   return dynamic_cast<const E*>(&e) != nullptr;
 }
 
-struct Case {
+struct BadTensor {
   const char* name;
   std::function<void()> call;
   bool (*type)(const Error&);
   std::vector<const char*> says;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> table = {
+const std::vector<BadTensor>& bad_tensors() {
+  static const std::vector<BadTensor> table = {
       // Token ids.
       {"id beyond the table",
        [] {
@@ -307,13 +306,13 @@ const std::vector<Case>& cases() {
 }
 
 TEST(BadTensors, EveryCaseOfTheTable) {
-  if (!is_available(other)) enable_host_device();
+  if (!is_available(cuda)) enable_host_device();
   model();
-  for (const Case& c : cases()) {
+  for (const BadTensor& c : bad_tensors()) {
     SCOPED_TRACE(c.name);
     EXPECT_THROW(c.call(), Error);  // fills the cache of layouts for these lengths
     const int64_t before = memory_tracker().live().total();
-    const int64_t before_there = memory_tracker(other).live().total();
+    const int64_t before_there = memory_tracker(cuda).live().total();
     try {
       c.call();
       ADD_FAILURE() << "was taken";
@@ -326,7 +325,7 @@ TEST(BadTensors, EveryCaseOfTheTable) {
       }
     }
     EXPECT_EQ(memory_tracker().live().total(), before);
-    EXPECT_EQ(memory_tracker(other).live().total(), before_there);
+    EXPECT_EQ(memory_tracker(cuda).live().total(), before_there);
   }
 }
 

@@ -16,8 +16,6 @@ namespace longspan::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
 /// A control group with a limit of memory, of version 1 or 2, for as long as it lives.
 class MemoryGroup {
  public:
@@ -62,20 +60,20 @@ class MemoryGroup {
   std::string folder_;
 };
 
-struct Case {
+struct BudgetCase {
   const char* model;
   const char* policy;
   int64_t mebibytes;
   Words options;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const BudgetCase& c) {
   return out << c.model << " " << c.policy << " in " << c.mebibytes;
 }
 
-class Edges : public testing::TestWithParam<Case> {};
+class Edges : public testing::TestWithParam<BudgetCase> {};
 
 TEST_P(Edges, RunAndATokenMoreIsRefused) {
-  const Case& c = GetParam();
+  const BudgetCase& c = GetParam();
   const std::string budget = std::to_string(c.mebibytes << 20);
   Words shape{"--model", c.model,    "--batch", "1",        "--threads",
               "1",       "--memory", c.policy,  "--budget", budget};
@@ -115,19 +113,19 @@ TEST_P(Edges, RunAndATokenMoreIsRefused) {
   if (!group.is_there()) GTEST_SKIP() << "no control group of memory can be made here";
 }
 
-const Words narrow{"--set", "model.d_model=64", "--layers", "2"};
+const Words kNarrow{"--set", "model.d_model=64", "--layers", "2"};
 
 INSTANTIATE_TEST_SUITE_P(Budgets, Edges,
-                         testing::Values(Case{"transformer", "standard", 64, narrow},
-                                         Case{"transformer", "checkpoint", 112, narrow},
-                                         Case{"local_transformer", "standard", 64, narrow},
-                                         Case{"local_transformer", "reversible", 96, narrow},
-                                         Case{"transformer_xl", "standard", 72, narrow},
-                                         Case{"transformer_xl", "checkpoint", 96, narrow},
-                                         Case{"longformer_lm", "standard", 72, narrow},
-                                         Case{"longformer_lm", "lean", 96, narrow},
-                                         Case{"performer", "standard", 64, narrow},
-                                         Case{"performer", "selective", 112, narrow}),
+                         testing::Values(BudgetCase{"transformer", "standard", 64, kNarrow},
+                                         BudgetCase{"transformer", "checkpoint", 112, kNarrow},
+                                         BudgetCase{"local_transformer", "standard", 64, kNarrow},
+                                         BudgetCase{"local_transformer", "reversible", 96, kNarrow},
+                                         BudgetCase{"transformer_xl", "standard", 72, kNarrow},
+                                         BudgetCase{"transformer_xl", "checkpoint", 96, kNarrow},
+                                         BudgetCase{"longformer_lm", "standard", 72, kNarrow},
+                                         BudgetCase{"longformer_lm", "lean", 96, kNarrow},
+                                         BudgetCase{"performer", "standard", 64, kNarrow},
+                                         BudgetCase{"performer", "selective", 112, kNarrow}),
                          [](const auto& of) {
                            return fmt::format("{}_{}_{}", of.param.model, of.param.policy,
                                               of.param.mebibytes);

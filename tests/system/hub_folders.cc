@@ -32,7 +32,7 @@ void refused(const std::vector<std::string>& arguments, const std::vector<std::s
 Json config_of(const std::string& folder) { return parse_json(read(folder + "/config.json")); }
 
 /// Writes config.json of a folder again with another member.
-void set(const std::string& folder, const std::string& name, const Json& value) {
+void set_key(const std::string& folder, const std::string& name, const Json& value) {
   const Json before = config_of(folder);
   Members members = before.object();
   std::erase_if(members, [&](const JsonMember& m) { return m.name == name; });
@@ -75,8 +75,8 @@ TEST(HubFolders, WhatIsWrongIsSaidBeforeAnythingIsWritten) {
   const Folder folder;
   const std::string copy = folder / "copy", out = folder / "run";
   fs::copy(golden + "bert_masked_left", copy);
-  set(copy, "no_such_member", Json(7));
-  set(copy, "quantization_config", Json(Members{{"bits", 4}}));
+  set_key(copy, "no_such_member", Json(7));
+  set_key(copy, "quantization_config", Json(Members{{"bits", 4}}));
   refused({"import", copy, "--out", out}, {"no_such_member", "quantization_config"});
   EXPECT_FALSE(exists(out));
   refused({"import", folder / "nothing", "--out", out}, {"there is no folder"});

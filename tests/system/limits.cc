@@ -17,20 +17,13 @@
 namespace longspan::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Words with(Words list, const Words& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
-
 /// A run, and the policy that is asked for.
-struct Shape {
+struct LimitedRun {
   const char* memory;
   Words options;
 };
 
-std::ostream& operator<<(std::ostream& out, const Shape& s) {
+std::ostream& operator<<(std::ostream& out, const LimitedRun& s) {
   return out << fmt::format("{} --memory {}", fmt::join(s.options, " "), s.memory);
 }
 
@@ -39,9 +32,9 @@ struct Predicted {
   int64_t peak = 0, process = 0;
   std::string total(int64_t more = 0) const { return std::to_string(peak + process + more); }
 };
-Predicted predicted(const Shape& shape) {
+Predicted predicted(const LimitedRun& shape) {
   const Outcome told =
-      run(with({"memory", "--json", "--threads", "1", "--memory", shape.memory}, shape.options));
+      run(joined({"memory", "--json", "--threads", "1", "--memory", shape.memory}, shape.options));
   EXPECT_EQ(told.code, 0) << told.err;
   std::istringstream in(told.out);
   for (std::string line; std::getline(in, line);) {
@@ -68,25 +61,26 @@ double last_validation(const std::string& out, int count) {
   return last;
 }
 
-class WholeRuns : public testing::TestWithParam<Shape> {};
+class WholeRuns : public testing::TestWithParam<LimitedRun> {};
 
 // The smallest budget that is accepted is enough for everything that a run does: steps,
 // validations, checkpoints, pictures, and going on.
 TEST_P(WholeRuns, NeedNoMoreThanTheSmallestBudget) {
-  const Shape& shape = GetParam();
+  const LimitedRun& shape = GetParam();
   const Predicted need = predicted(shape);
   const int64_t peak = need.peak;
   const Folder folder;
   write(folder / "text", some_text(12'000));
-  const Words train = with({"train", "--data", "bytes=" + folder / "text", "--split", "70/30/0",
-                            "--threads", "1", "--eval-every", "2", "--save-every", "2"},
-                           shape.options);
+  const Words train = joined({"train", "--data", "bytes=" + folder / "text", "--split", "70/30/0",
+                              "--threads", "1", "--eval-every", "2", "--save-every", "2"},
+                             shape.options);
   const auto start = [&](const char* out, int steps, const Words& more) {
-    return run(with(with(train, {"--out", folder / out, "--steps", std::to_string(steps)}), more));
+    return run(
+        joined(joined(train, {"--out", folder / out, "--steps", std::to_string(steps)}), more));
   };
   const Words exactly{"--memory", shape.memory, "--budget", need.total()};
   const Words limit{"--set", fmt::format("memory_limit={}", peak)};
-  Outcome o = start("limited", 4, with(exactly, limit));
+  Outcome o = start("limited", 4, joined(exactly, limit));
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_LE(parse_json(o.last_line())["peak_bytes"]["total"].integer(), peak);
   EXPECT_EQ(saved_steps(folder / "limited"), (std::vector<int64_t>{2, 4}));
@@ -110,16 +104,16 @@ TEST_P(WholeRuns, NeedNoMoreThanTheSmallestBudget) {
 }
 
 /// Returns the options of a model at a length and a batch, and more settings.
-Words of(const std::string& model, const std::string& length, const std::string& batch,
-         const Words& settings = {}) {
+Words options_of(const std::string& model, const std::string& length, const std::string& batch,
+                 const Words& settings = {}) {
   Words all{"--model", model, "--length", length, "--batch", batch};
   for (const std::string& s : settings) all.insert(all.end(), {"--set", s});
   return all;
 }
 
-const std::string narrow = "model.d_model=64";
+const std::string kNarrowWidth = "model.d_model=64";
 
-std::string name_of(const testing::TestParamInfo<Shape>& of) {
+std::string name_of(const testing::TestParamInfo<LimitedRun>& of) {
   std::string name = fmt::format("{}_{}_{}", of.index, of.param.options[1], of.param.memory);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
@@ -130,30 +124,35 @@ std::string name_of(const testing::TestParamInfo<Shape>& of) {
 // where trees are small. What the first table leaves out is in the second, a slow one.
 INSTANTIATE_TEST_SUITE_P(
     Budgets, WholeRuns,
-    testing::Values(
-        Shape{"standard", of("sparse_transformer", "1024", "1")},
-        Shape{"reversible", of("transformer", "96", "2", {narrow, "accumulate=2"})},
-        Shape{"lean", of("transformer", "60", "1", {narrow, "optimizer.update_period=2"})},
-        Shape{"checkpoint",
-              of("transformer_xl", "512", "1", {"model.d_model=32", "model.n_layer=12"})},
-        Shape{"selective", of("routing", "128", "1", {narrow, "optimizer.name=adafactor"})},
-        Shape{"standard", of("transformer", "64", "1", {"model.precision=bf16", narrow})}),
+    testing::Values(LimitedRun{"standard", options_of("sparse_transformer", "1024", "1")},
+                    LimitedRun{"reversible", options_of("transformer", "96", "2",
+                                                        {kNarrowWidth, "accumulate=2"})},
+                    LimitedRun{"lean", options_of("transformer", "60", "1",
+                                                  {kNarrowWidth, "optimizer.update_period=2"})},
+                    LimitedRun{"checkpoint", options_of("transformer_xl", "512", "1",
+                                                        {"model.d_model=32", "model.n_layer=12"})},
+                    LimitedRun{"selective", options_of("routing", "128", "1",
+                                                       {kNarrowWidth, "optimizer.name=adafactor"})},
+                    LimitedRun{"standard", options_of("transformer", "64", "1",
+                                                      {"model.precision=bf16", kNarrowWidth})}),
     name_of);
 
 INSTANTIATE_TEST_SUITE_P(
     SlowBudgets, WholeRuns,
-    testing::Values(Shape{"standard", of("local_transformer", "1024", "1")},
-                    Shape{"standard", of("longformer_lm", "1024", "1")},
-                    Shape{"standard", of("transformer", "128", "1", {"model.n_layer=4"})},
-                    Shape{"checkpoint", of("transformer", "96", "1", {narrow})},
-                    Shape{"standard", of("transformer", "48", "1", {narrow, "accumulate=11"})},
-                    Shape{"standard",
-                          of("compressive", "32", "2", {narrow, "optimizer.clip=0.25"})},
-                    Shape{"checkpoint", of("expire_span", "64", "1", {narrow})},
-                    Shape{"standard", of("adaptive_span", "64", "1", {narrow})},
-                    Shape{"checkpoint:2", of("reformer", "128", "1", {narrow})},
-                    Shape{"checkpoint", of("bp_transformer", "200", "1", {narrow})},
-                    Shape{"standard", of("bigbird", "256", "1", {narrow})}),
+    testing::Values(
+        LimitedRun{"standard", options_of("local_transformer", "1024", "1")},
+        LimitedRun{"standard", options_of("longformer_lm", "1024", "1")},
+        LimitedRun{"standard", options_of("transformer", "128", "1", {"model.n_layer=4"})},
+        LimitedRun{"checkpoint", options_of("transformer", "96", "1", {kNarrowWidth})},
+        LimitedRun{"standard",
+                   options_of("transformer", "48", "1", {kNarrowWidth, "accumulate=11"})},
+        LimitedRun{"standard",
+                   options_of("compressive", "32", "2", {kNarrowWidth, "optimizer.clip=0.25"})},
+        LimitedRun{"checkpoint", options_of("expire_span", "64", "1", {kNarrowWidth})},
+        LimitedRun{"standard", options_of("adaptive_span", "64", "1", {kNarrowWidth})},
+        LimitedRun{"checkpoint:2", options_of("reformer", "128", "1", {kNarrowWidth})},
+        LimitedRun{"checkpoint", options_of("bp_transformer", "200", "1", {kNarrowWidth})},
+        LimitedRun{"standard", options_of("bigbird", "256", "1", {kNarrowWidth})}),
     name_of);
 
 // Documents have the tokens of their sentences, 30 of 11 at most here, whatever --length says.
@@ -167,13 +166,14 @@ TEST(Limits, OfDocumentsFollowTheirSentences) {
   }
   for (const std::string model : {"hibert:labels", "hibert"}) {
     SCOPED_TRACE(model);
-    const Predicted need = predicted({"standard", of(model, "330", "2", {"model.vocab=260"})});
+    const Predicted need =
+        predicted({"standard", options_of(model, "330", "2", {"model.vocab=260"})});
     const auto start = [&](int64_t more) {
-      return run(
-          with({"train", "--task", "documents", "--data", "documents=" + folder.path(), "--memory",
-                "standard", "--threads", "1", "--steps", "2", "--out", folder / model, "--budget",
-                need.total(more), "--set", fmt::format("memory_limit={}", need.peak + more)},
-               of(model, "64", "2", {"model.vocab=260"})));
+      return run(joined(
+          {"train", "--task", "documents", "--data", "documents=" + folder.path(), "--memory",
+           "standard", "--threads", "1", "--steps", "2", "--out", folder / model, "--budget",
+           need.total(more), "--set", fmt::format("memory_limit={}", need.peak + more)},
+          options_of(model, "64", "2", {"model.vocab=260"})));
     };
     EXPECT_EQ(start(-1).err.find("--budget: a step needs"), 0u);
     const Outcome o = start(0);

@@ -17,8 +17,6 @@
 namespace longspan::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
 class Looking : public testing::Test {
  protected:
   void SetUp() override { write(text, some_text(20'000)); }

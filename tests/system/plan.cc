@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,12 +14,7 @@
 namespace longspan::test {
 namespace {
 
-std::vector<std::string> with(std::vector<std::string> list, const std::vector<std::string>& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
-
-std::vector<std::string> words(const std::string& text) {
+std::vector<std::string> split_words(const std::string& text) {
   std::istringstream in(text);
   std::vector<std::string> list;
   for (std::string word; in >> word;) list.push_back(word);
@@ -47,17 +43,17 @@ void expect_predicted(const std::vector<std::string>& options,
   const Folder folder;
   write(folder / "text", some_text(4000));
   const std::vector<std::string> shape =
-      with({"--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "3"},
-           options);
-  const Outcome told = run(with({"memory", "--json"}, shape));
+      joined({"--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "3"},
+             options);
+  const Outcome told = run(joined({"memory", "--json"}, shape));
   ASSERT_EQ(told.code, 0) << told.err;
   for (const std::string& strategy : strategies) {
     const Json row = row_of(told.out, strategy);
     const std::string out = folder / strategy;
     const Outcome o =
-        run(with({"train", "--data", "bytes=" + folder / "text", "--out", out, "--steps", "3",
-                  "--memory", strategy, "--split", "100/0/0", "--set", "check_replays=true"},
-                 shape));
+        run(joined({"train", "--data", "bytes=" + folder / "text", "--out", out, "--steps", "3",
+                    "--memory", strategy, "--split", "100/0/0", "--set", "check_replays=true"},
+                   shape));
     ASSERT_EQ(o.code, 0) << o.err;
     const Json peak = parse_json(o.last_line())["peak_bytes"];
     EXPECT_EQ(step_peak(row), peak["total"].integer()) << strategy;
@@ -83,12 +79,12 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
 TEST(Plan, SaysWhatStreamsKeep) {
   const std::vector<std::string> shape = {
       "--model", "transformer_xl:tiny", "--batch", "3", "--length", "6"};
-  const Outcome table = run(with({"memory"}, shape));
+  const Outcome table = run(joined({"memory"}, shape));
   // 2 layers of [3, 6, 12] in f32, and where their rows begin.
   EXPECT_NE(table.out.find("streams keep 1.8 KiB from segment to segment, each of 3 618 B"),
             std::string::npos)
       << table.out;
-  const Outcome told = run(with({"memory", "--json"}, shape));
+  const Outcome told = run(joined({"memory", "--json"}, shape));
   EXPECT_EQ(row_of(told.out, "standard")["streams"], Json(2 * 896 + 64)) << told.out;
   const Outcome none = run({"memory", "--model", "transformer:tiny"});
   EXPECT_EQ(none.code, 0) << none.err;
@@ -115,7 +111,7 @@ TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
     const std::vector<std::string> shape = {
         "memory",  "--json", "--model", "local_transformer",       "--length", "256",
         "--batch", "2",      "--set",   "accumulate=" + accumulate};
-    const Outcome plain = run(shape), recorded = run(with(shape, {"--set", "graph=true"}));
+    const Outcome plain = run(shape), recorded = run(joined(shape, {"--set", "graph=true"}));
     ASSERT_EQ(plain.code + recorded.code, 0) << plain.err << recorded.err;
     for (const std::string strategy : {"standard", "checkpoint", "reversible"}) {
       SCOPED_TRACE(strategy + ", " + accumulate + " passes");
@@ -138,7 +134,7 @@ TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
 
 /// Returns the smallest budget that a strategy fits in: its peak, and the process itself.
 int64_t total_of(const std::vector<std::string>& shape, const char* strategy) {
-  const Outcome told = run(with({"memory", "--json"}, shape));
+  const Outcome told = run(joined({"memory", "--json"}, shape));
   EXPECT_EQ(told.code, 0) << told.err;
   return row_of(told.out, strategy)["total"].integer();
 }
@@ -155,11 +151,11 @@ TEST(Plan, ABudgetHasRoomForAGraphWhereTheDeviceRecords) {
     Start start;
     start.with_device = recorded;
     start.arguments =
-        with({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
-              "--memory", "standard", "--budget", std::to_string(recorded ? peak : total), "--set",
-              "graph=true", "--device", recorded ? "cuda" : "cpu", "--out",
-              folder / (recorded ? "cuda" : "cpu")},
-             shape);
+        joined({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
+                "--memory", "standard", "--budget", std::to_string(recorded ? peak : total),
+                "--set", "graph=true", "--device", recorded ? "cuda" : "cpu", "--out",
+                folder / (recorded ? "cuda" : "cpu")},
+               shape);
     const Outcome o = run(start);
     EXPECT_EQ(o.code, recorded ? 1 : 0) << o.err;
     EXPECT_EQ(o.err.find("--budget: a step needs") == 0, recorded) << o.err;
@@ -174,9 +170,9 @@ TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
   const auto train = [&](const std::vector<std::string>& shape, int64_t budget, const char* memory,
                          const char* out) {
     return run(
-        with({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
-              "--budget", std::to_string(budget), "--memory", memory, "--out", folder / out},
-             shape));
+        joined({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
+                "--budget", std::to_string(budget), "--memory", memory, "--out", folder / out},
+               shape));
   };
   const std::vector<std::string> own = {"--model", "reformer", "--length", "512",      "--batch",
                                         "2",       "--layers", "24",       "--chunks", "4"};
@@ -211,7 +207,7 @@ TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("expected auto, auto:reversible or a policy"), std::string::npos) << o.err;
 
-  o = run(with({"memory", "--dtype", "bf16"}, own));
+  o = run(joined({"memory", "--dtype", "bf16"}, own));
   EXPECT_NE(o.out.find("drifts"), std::string::npos) << o.out;
 }
 
@@ -255,10 +251,10 @@ TEST(Plan, PositionsFollowTheLength) {
       "model.d_model=32", "--batch", "1",       "--budget",  "112MiB"};
   const int64_t longest = row_of(run(budget).out, "checkpoint")["longest"].integer();
   EXPECT_GT(longest, 512);
-  EXPECT_EQ(row_of(run(with(budget, {"--set", "model.n_max=512"})).out, "checkpoint")["longest"],
+  EXPECT_EQ(row_of(run(joined(budget, {"--set", "model.n_max=512"})).out, "checkpoint")["longest"],
             Json(512));
   const Json fits =
-      row_of(run(with(budget, {"--length", std::to_string(longest)})).out, "checkpoint");
+      row_of(run(joined(budget, {"--length", std::to_string(longest)})).out, "checkpoint");
   EXPECT_LE(fits["total"].integer(), 112 << 20);
   EXPECT_EQ(fits["fits"], Json(true));
 }
@@ -271,7 +267,7 @@ TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {
       "--length", "512",     "--batch",     "4",      "--steps",
       "1",        "--split", "100/0/0"};
   const auto budget = [&](const std::string& size, const std::string& out) {
-    return run(with(train, {"--budget", size, "--out", folder / out}));
+    return run(joined(train, {"--budget", size, "--out", folder / out}));
   };
   Outcome o = budget("1GiB", "ample");
   EXPECT_EQ(o.code, 0) << o.err;
@@ -288,8 +284,8 @@ TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {
   int offers = 0;
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("  --memory")) continue;
-    const Outcome again =
-        run(with(with(train, words(line)), {"--out", folder / ("offer" + std::to_string(offers))}));
+    const Outcome again = run(joined(joined(train, split_words(line)),
+                                     {"--out", folder / ("offer" + std::to_string(offers))}));
     EXPECT_EQ(again.code, 0) << line << again.err;
     const Json peak = parse_json(again.last_line())["peak_bytes"];
     EXPECT_LE(peak["total"].integer(), 24 << 20) << line;
@@ -542,12 +538,12 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
     SCOPED_TRACE(fmt::format("{}: {}", i, fmt::join(drawn.options, " ")));
     const Folder folder;
     write(folder / "text", some_text(3000));
-    const Outcome told = run(with({"memory", "--json"}, drawn.options));
+    const Outcome told = run(joined({"memory", "--json"}, drawn.options));
     const Json row = told.code == 0 ? row_of(told.out, drawn.memory) : Json();
     const bool predicted = row.is_object() && row.find("peak") != nullptr;
-    const Outcome o = run(with({"train", "--data", "bytes=" + folder / "text", "--out",
-                                folder / "run", "--steps", "3", "--split", "100/0/0"},
-                               drawn.options));
+    const Outcome o = run(joined({"train", "--data", "bytes=" + folder / "text", "--out",
+                                  folder / "run", "--steps", "3", "--split", "100/0/0"},
+                                 drawn.options));
     EXPECT_EQ(predicted, o.code == 0) << told.out << told.err << o.err;
     if (!predicted || o.code != 0) {
       ++refused;
@@ -588,16 +584,16 @@ TEST(PlanSlow, AnyWholeRunFitsItsBudget) {
     SCOPED_TRACE(fmt::format("{}: {}", i, fmt::join(drawn.options, " ")));
     const Folder folder;
     write(folder / "text", some_text(4000));
-    const Outcome told = run(with({"memory", "--json"}, drawn.options));
+    const Outcome told = run(joined({"memory", "--json"}, drawn.options));
     const Json row = told.code == 0 ? row_of(told.out, drawn.memory) : Json();
     if (!row.is_object() || row.find("peak") == nullptr) continue;
     const std::string peak = std::to_string(row["peak"].integer()),
                       total = std::to_string(row["total"].integer());
     const Outcome o =
-        run(with({"train", "--data", "bytes=" + folder / "text", "--out", folder / "run", "--steps",
-                  "3", "--split", "70/30/0", "--eval-every", "2", "--save-every", "2", "--budget",
-                  total, "--set", "memory_limit=" + peak},
-                 drawn.options));
+        run(joined({"train", "--data", "bytes=" + folder / "text", "--out", folder / "run",
+                    "--steps", "3", "--split", "70/30/0", "--eval-every", "2", "--save-every", "2",
+                    "--budget", total, "--set", "memory_limit=" + peak},
+                   drawn.options));
     EXPECT_EQ(o.code, 0) << o.err;
     EXPECT_TRUE(exists(folder / "run/pictures/attention.png"));
     ++ran;
@@ -614,18 +610,18 @@ bool recorded_run_fits(int64_t i) {
   const Folder folder;
   write(folder / "text", some_text(3000));
   const std::vector<std::string> options =
-      with(drawn.options, {"--device", "cuda", "--set", "graph=true"});
+      joined(drawn.options, {"--device", "cuda", "--set", "graph=true"});
   const auto on_device = [](std::vector<std::string> arguments) {
     Start start;
     start.with_device = true;
     start.arguments = std::move(arguments);
     return run(start);
   };
-  const Outcome told = on_device(with({"memory", "--json"}, options));
+  const Outcome told = on_device(joined({"memory", "--json"}, options));
   EXPECT_EQ(told.code, 0) << told.err;
-  const Outcome o = on_device(with({"train", "--data", "bytes=" + folder / "text", "--out",
-                                    folder / "run", "--steps", "5", "--split", "100/0/0"},
-                                   options));
+  const Outcome o = on_device(joined({"train", "--data", "bytes=" + folder / "text", "--out",
+                                      folder / "run", "--steps", "5", "--split", "100/0/0"},
+                                     options));
   EXPECT_EQ(o.code, 0) << o.err;
   if (told.code != 0 || o.code != 0) return false;
   const Json row = row_of(told.out, drawn.memory);

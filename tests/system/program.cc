@@ -22,12 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> joined(std::vector<std::string> all,
-                                const std::vector<std::string>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 void limit(int what, int64_t bytes) {
   if (bytes < 0) return;
   const rlimit value{static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
@@ -126,6 +120,11 @@ Outcome Program::wait() {
 }
 
 std::string Program::output() const { return read(out_path_) + read(err_path_); }
+
+Words joined(Words all, const Words& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 std::vector<std::string> small_training(const std::string& text, const std::string& out,
                                         const std::vector<std::string>& more) {

@@ -11,6 +11,9 @@
 
 namespace longspan::test {
 
+/// Arguments of a program.
+using Words = std::vector<std::string>;
+
 /// Holds the exit status and the output of a program.
 struct Outcome {
   int code = -1;    ///< exit status; -1 if a signal ended the program
@@ -62,6 +65,9 @@ class Program {
   double started_ = 0;
   Outcome outcome_;
 };
+
+/// Returns `all` and then `more`.
+Words joined(Words all, const Words& more);
 
 /// Returns the arguments that train a decoder of a few thousand parameters on the bytes of a file,
 /// with steps of less than a millisecond.

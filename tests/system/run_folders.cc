@@ -19,8 +19,6 @@
 namespace longspan::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
 /// Returns the arguments that train a model of a few thousand parameters, with steps of less than a
 /// millisecond.
 Words tiny(const std::string& text, const std::string& out, const Words& more) {
@@ -67,7 +65,7 @@ void drop(Members& values, const std::string& name) {
   std::erase_if(values, [&](const JsonMember& m) { return m.name == name; });
 }
 
-void set(Members& values, const std::string& name, const Json& value) {
+void set_member(Members& values, const std::string& name, const Json& value) {
   for (JsonMember& m : values) {
     if (m.name == name) m.value = value;
   }
@@ -85,8 +83,8 @@ void spoil(const std::string& checkpoint) {
   }
   rewrite_values(checkpoint, [&](Members& values) {
     Members files = Json(values)["files"].object();
-    set(files, "model.safetensors", sum);
-    set(values, "files", Json(files));
+    set_member(files, "model.safetensors", sum);
+    set_member(values, "files", Json(files));
   });
   verify_checkpoint(checkpoint);
 }
@@ -490,8 +488,8 @@ TEST_F(RunFolders, AreReadWithTheWordsTheyWereTrainedWith) {
   // A checkpoint of an earlier version has the name alone.
   rewrite_values(checkpoint_path(out, 4), [](Members& values) {
     Members data = Json(values)["data"].object();
-    set(data, "tokens", "words of words");
-    set(values, "data", Json(data));
+    set_member(data, "tokens", "words of words");
+    set_member(values, "data", Json(data));
   });
   must(train(folder / "other", Words{"--steps", "2", "--from", out} + tokens));
 }
@@ -704,8 +702,8 @@ TEST_F(RunFolders, SayWhenBitsMayDiffer) {
   EXPECT_EQ(must({"train", "--out", out, "--resume", "--steps", "5"}).err.find("may differ"),
             std::string::npos);
   rewrite_values(checkpoint_path(out, 5), [](Members& values) {
-    set(values, "processor", "sse9");
-    set(values, "build", "0.0.9, cc 1");
+    set_member(values, "processor", "sse9");
+    set_member(values, "build", "0.0.9, cc 1");
   });
   const Outcome o = must({"train", "--out", out, "--resume", "--steps", "6"});
   EXPECT_NE(o.err.find("with the instructions sse9, and this process uses "), std::string::npos)

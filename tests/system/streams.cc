@@ -9,36 +9,35 @@
 namespace longspan::test {
 namespace {
 
-std::vector<std::string> small_run(const std::string& folder, const std::string& out, int steps,
-                                   const std::vector<std::string>& more = {}) {
-  std::vector<std::string> arguments = {"train",
-                                        "--model",
-                                        "transformer_xl",
-                                        "--data",
-                                        "bytes=" + folder + "text",
-                                        "--length",
-                                        "16",
-                                        "--batch",
-                                        "3",
-                                        "--layers",
-                                        "2",
-                                        "--set",
-                                        "model.d_model=16",
-                                        "--set",
-                                        "model.d_ff=24",
-                                        "--set",
-                                        "model.mem_len=24",
-                                        "--set",
-                                        "model.dropout=0.1",
-                                        "--steps",
-                                        std::to_string(steps),
-                                        "--out",
-                                        out};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+std::vector<std::string> small_stream_run(const std::string& folder, const std::string& out,
+                                          int steps, const std::vector<std::string>& more = {}) {
+  return joined({"train",
+                 "--model",
+                 "transformer_xl",
+                 "--data",
+                 "bytes=" + folder + "text",
+                 "--length",
+                 "16",
+                 "--batch",
+                 "3",
+                 "--layers",
+                 "2",
+                 "--set",
+                 "model.d_model=16",
+                 "--set",
+                 "model.d_ff=24",
+                 "--set",
+                 "model.mem_len=24",
+                 "--set",
+                 "model.dropout=0.1",
+                 "--steps",
+                 std::to_string(steps),
+                 "--out",
+                 out},
+                more);
 }
 
-std::string some_text() {
+std::string text_of_streams() {
   std::string text;
   for (int i = 0; i < 3000; ++i) text += static_cast<char>('a' + (i * i / 7 + i / 90) % 13);
   return text;
@@ -46,9 +45,10 @@ std::string some_text() {
 
 TEST(Streams, GoOnWhereARunStopped) {
   const Folder folder;
-  write(folder / "text", some_text());
-  ASSERT_EQ(run(small_run(folder / "", folder / "whole", 12)).code, 0);
-  ASSERT_EQ(run(small_run(folder / "", folder / "parts", 12, {"--save-every", "5"})).code, 0);
+  write(folder / "text", text_of_streams());
+  ASSERT_EQ(run(small_stream_run(folder / "", folder / "whole", 12)).code, 0);
+  ASSERT_EQ(run(small_stream_run(folder / "", folder / "parts", 12, {"--save-every", "5"})).code,
+            0);
   const Outcome o =
       run({"train", "--resume", "--step", "5", "--out", folder / "parts", "--steps", "12"});
   ASSERT_EQ(o.code, 0) << o.err;
@@ -75,7 +75,7 @@ TEST(Streams, GoOnWhereARunStopped) {
 TEST(Streams, SayWhichDataHaveNone) {
   const Folder folder;
   write(folder / "text", "short");
-  const Outcome o = run(small_run(folder / "", folder / "run", 2));
+  const Outcome o = run(small_stream_run(folder / "", folder / "run", 2));
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("a smaller --batch or a shorter --length"), std::string::npos) << o.err;
 }

@@ -14,7 +14,7 @@
 namespace longspan::test {
 namespace {
 
-using Row = std::map<std::string, std::string>;
+using StudyRow = std::map<std::string, std::string>;
 
 std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells;
@@ -24,24 +24,24 @@ std::vector<std::string> cells_of(const std::string& line) {
 }
 
 /// Reads a table, whose lines must have a cell for each column.
-std::vector<Row> table(const std::string& path) {
+std::vector<StudyRow> read_table(const std::string& path) {
   std::istringstream in(read(path));
   std::string line;
   std::getline(in, line);
   const std::vector<std::string> columns = cells_of(line);
-  std::vector<Row> rows;
+  std::vector<StudyRow> rows;
   while (std::getline(in, line)) {
     std::vector<std::string> cells = cells_of(line);
     cells.resize(std::max(cells.size(), columns.size()));  // an empty last cell
     EXPECT_EQ(cells.size(), columns.size()) << line;
-    Row row;
+    StudyRow row;
     for (size_t i = 0; i < columns.size(); ++i) row[columns[i]] = cells[i];
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
-double number(const Row& row, const std::string& column) {
+double number(const StudyRow& row, const std::string& column) {
   const auto at = row.find(column);
   EXPECT_NE(at, row.end()) << column;
   return at == row.end() ? std::nan("") : std::stod(at->second);
@@ -125,9 +125,9 @@ TEST(Study, MemoryHasTheTimeOfEachStep) {
   for (const char* picture : {"time_depth", "time_length", "trade_off"}) {
     EXPECT_TRUE(exists(folder / "s/" + picture + ".png")) << picture;
   }
-  const std::vector<Row> rows = table(folder / "s/memory.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/memory.csv");
   ASSERT_EQ(rows.size(), 6U);
-  for (const Row& row : rows) {
+  for (const StudyRow& row : rows) {
     EXPECT_EQ(number(row, "predicted_saved"), number(row, "saved"));
     EXPECT_EQ(number(row, "timed_steps"), 2);
     EXPECT_GT(number(row, "seconds"), 0);
@@ -159,9 +159,9 @@ TEST(Study, BudgetIsThatOfPredictions) {
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(names_in(folder / "s"),
             (std::vector<std::string>{"budget.csv", "deepest.png", "longest.png"}));
-  const std::vector<Row> rows = table(folder / "s/budget.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/budget.csv");
   ASSERT_EQ(rows.size(), 4U);
-  for (const Row& row : rows) {
+  for (const StudyRow& row : rows) {
     std::vector<std::string> memory = model;
     memory.insert(memory.begin(), {"memory", "--json"});
     memory.insert(memory.end(), {"--budget", row.at("budget")});
@@ -185,9 +185,9 @@ TEST(Study, ReversibleIsExactOnAGrid) {
                            "--depths", "2,6", "--dtypes", "f32,f64"},
                           folder / "s");
   ASSERT_EQ(o.code, 0) << o.err;
-  const std::vector<Row> rows = table(folder / "s/reversible.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/reversible.csv");
   ASSERT_EQ(rows.size(), 8U);
-  for (const Row& row : rows) {
+  for (const StudyRow& row : rows) {
     const double error = number(row, "error");
     if (row.at("strategy") == "reversible:exact") {
       EXPECT_EQ(error, 0);
@@ -223,9 +223,9 @@ TEST(Study, LshSeesAllInOneChunk) {
                                             "--rounds",   "1,2", "--heads",  "2",
                                             "--clusters", "4",   "--causal"};
   ASSERT_EQ(study("lsh", options, folder / "s").code, 0);
-  const std::vector<Row> rows = table(folder / "s/lsh.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/lsh.csv");
   ASSERT_EQ(rows.size(), 2U * 2 * 2 * 2);
-  for (const Row& row : rows) {
+  for (const StudyRow& row : rows) {
     const double mass = number(row, "mass");
     if (row.at("chunk") == "64" && row.at("keys_of") == "chunks") {
       EXPECT_EQ(mass, 1);
@@ -253,7 +253,7 @@ TEST(Study, FeaturesErrLessWhereThereAreMore) {
                            "--deviations", "0.25", "--kinds", "positive,phase"},
                           folder / "s");
   ASSERT_EQ(o.code, 0) << o.err;
-  const std::vector<Row> rows = table(folder / "s/features.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/features.csv");
   ASSERT_EQ(rows.size(), 8U);
   for (size_t i = 0; i < rows.size(); i += 2) {
     EXPECT_LT(number(rows[i + 1], "error"), number(rows[i], "error") / 3) << rows[i].at("kind");
@@ -266,7 +266,7 @@ TEST(Study, EntmaxHasNoZerosForSoftmax) {
   const Outcome o = study("entmax", {"--alphas", "1 1.5 2", "--lengths", "32,128", "--scales", "1"},
                           folder / "s");
   ASSERT_EQ(o.code, 0) << o.err;
-  const std::vector<Row> rows = table(folder / "s/entmax.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/entmax.csv");
   ASSERT_EQ(rows.size(), 6U);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].at("alpha") == "1") {
@@ -292,9 +292,9 @@ TEST(Study, QualityTrainsForEqualTime) {
                  {"--model", "transformer:tiny", "--strategies", "standard reversible+chunks"});
   const Outcome o = study("quality", options, folder / "s");
   ASSERT_EQ(o.code, 0) << o.err << o.out;
-  const std::vector<Row> rows = table(folder / "s/quality.csv");
+  const std::vector<StudyRow> rows = read_table(folder / "s/quality.csv");
   ASSERT_EQ(rows.size(), 2U);
-  for (const Row& row : rows) {
+  for (const StudyRow& row : rows) {
     const Json summary = parse_json(read(folder / "s/runs/" + row.at("run") + "/summary.json"));
     EXPECT_EQ(number(row, "parameters"), static_cast<double>(summary["parameters"].integer()));
     EXPECT_NEAR(number(row, "valid_bits"), summary["valid_bpb"].number(), 1e-5);
@@ -313,7 +313,7 @@ TEST(Study, QualityTrainsForEqualTime) {
   const Outcome models = study("quality", options, folder / "m");
   EXPECT_EQ(models.code, 1);
   EXPECT_NE(models.out.find("failed: task: led maps a sequence"), std::string::npos) << models.out;
-  const std::vector<Row> trained = table(folder / "m/quality.csv");
+  const std::vector<StudyRow> trained = read_table(folder / "m/quality.csv");
   ASSERT_EQ(trained.size(), 1U);
   EXPECT_EQ(trained[0].at("run"), "transformer:tiny");
 }

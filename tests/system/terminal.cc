@@ -19,8 +19,6 @@
 namespace longspan::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
 Words training(const std::string& text, const std::string& out, const Words& more) {
   Words all = {"--threads", "1"};
   all.insert(all.end(), more.begin(), more.end());

@@ -23,7 +23,7 @@ using test::message_of;
 using test::read_bytes;
 using test::write_bytes;
 
-struct Options {
+struct BatchOptions {
   int64_t batch = 4;
   void visit(auto& v) { v("batch", batch); }
 };
@@ -31,7 +31,7 @@ struct Options {
 TEST(Log, WritesConfigAndRows) {
   const Folder folder;
   {
-    Log log(folder / "run", Options{}, {.status = nullptr});
+    Log log(folder / "run", BatchOptions{}, {.status = nullptr});
     log.row(1, {{"loss", 0.5}, {"peak", Members{{"total", 3}}}});
     log.row(2, {{"loss", std::nan("")}});
     log.show({}, true);

@@ -16,7 +16,7 @@ namespace longspan::test {
 namespace {
 
 /// Parameters of many sizes: more than a piece, none, one element.
-TensorList some_parameters() {
+TensorList parameters_of_two_groups() {
   TensorList all;
   for (const int64_t n : {70'000, 3, 0, 40'000, 1, 33'000}) {
     Tensor w = uniform({n}, Generator{3}.fork(static_cast<uint64_t>(n)), -1, 1);
@@ -58,7 +58,7 @@ void note(Trained& t, const TensorList& tensors) {
 }
 
 Trained train_alone(const Make& make, int64_t batches, int64_t steps) {
-  const TensorList parameters = some_parameters();
+  const TensorList parameters = parameters_of_two_groups();
   const auto optimizer = make(one_group(parameters));
   Trained t;
   for (int64_t step = 0; step < steps; ++step) {
@@ -74,7 +74,7 @@ Trained train_alone(const Make& make, int64_t batches, int64_t steps) {
 
 void train_on(Communicator& ranks, const Make& make, bool divisible, int64_t batches, int64_t steps,
               const Trained& expected) {
-  const TensorList parameters = some_parameters();
+  const TensorList parameters = parameters_of_two_groups();
   OwnedParameters owned(ranks);
   const auto optimizer = make(owned.divide(one_group(parameters), divisible));
   optimizer->share(&owned);
@@ -126,7 +126,7 @@ TEST(OwnedParameters, TrainAsOneProcessDoes) {
 TEST(OwnedParameters, AreDealtInPiecesOfNearlyEqualSize) {
   on_rank_threads(3, [](Communicator& ranks) {
     OwnedParameters owned(ranks);
-    const TensorList parameters = some_parameters();
+    const TensorList parameters = parameters_of_two_groups();
     int64_t all = 0, mine = 0;
     for (const NamedTensor& p : parameters) all += p.tensor.numel();
     const auto groups = owned.divide(one_group(parameters), true);
@@ -141,7 +141,7 @@ TEST(OwnedParameters, AreDealtInPiecesOfNearlyEqualSize) {
 
 TEST(OwnedParameters, TakeTheirPartsOfWholeTensors) {
   on_rank_threads(2, [](Communicator& ranks) {
-    const TensorList parameters = some_parameters();
+    const TensorList parameters = parameters_of_two_groups();
     OwnedParameters owned(ranks);
     const Adam adam(owned.divide(one_group(parameters), true));
     TensorList states = adam.state(), whole;
@@ -166,7 +166,7 @@ TEST(OwnedParameters, TakeTheirPartsOfWholeTensors) {
 
 TEST(OwnedParameters, NameTheFirstGradientThatIsNotFinite) {
   on_rank_threads(2, [](Communicator& ranks) {
-    const TensorList parameters = some_parameters();
+    const TensorList parameters = parameters_of_two_groups();
     OwnedParameters owned(ranks);
     Adam adam(owned.divide(one_group(parameters), true));
     adam.share(&owned);

@@ -1,0 +1,42 @@
+# Compiling several files of a folder as one reads their headers once. It is quicker from nothing and slower
+# after a change, so only scripts/test.sh --continuous asks for it.
+option(LONGSPAN_UNITY "Compile the files of a folder in batches" OFF)
+
+# longspan_unity(TARGET room|folder [FILE...]): compiles the target's files in batches of at most eight of one
+# room (models/ with what is below it) or of one folder, within which names of anonymous namespaces differ. Left
+# out are these files, and those that have compile options or definitions of their own.
+function(longspan_unity target unit)
+  if(NOT LONGSPAN_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  set(folders "")
+  foreach(source ${sources})
+    if(source MATCHES "\\.cc$" AND NOT source IN_LIST ARGN)
+      cmake_path(ABSOLUTE_PATH source NORMALIZE OUTPUT_VARIABLE path)
+      cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      if(unit STREQUAL room)
+        string(REGEX REPLACE "/.*" "" folder ${path})
+      else()
+        cmake_path(GET path PARENT_PATH folder)
+      endif()
+      string(MAKE_C_IDENTIFIER "${folder}" id)
+      list(APPEND folders ${id})
+      list(APPEND files_${id} ${source})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  foreach(id ${folders})
+    list(LENGTH files_${id} count)
+    math(EXPR batches "(${count} + 7) / 8")
+    set(i 0)
+    foreach(file ${files_${id}})
+      math(EXPR batch "${i} * ${batches} / ${count}")
+      set_source_files_properties(${file} PROPERTIES UNITY_GROUP "${id}_${batch}")
+      math(EXPR i "${i} + 1")
+    endforeach()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # A class of a .cc file may hold what is in the anonymous namespace of that file.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endfunction()

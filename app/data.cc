@@ -40,6 +40,13 @@ std::string names(const DataSet& set) {
   return fmt::format("{}/: {}", set.folder, all);
 }
 
+/// Returns the data of a task; throws as find_data_set() if there is none of that name.
+const DataSet& listed_set(const std::string& id) {
+  const auto at = std::find_if(tasks().begin(), tasks().end(),
+                               [&](const TaskEntry& task) { return task.set.id == id; });
+  return at != tasks().end() ? at->set : find_data_set(id);
+}
+
 int list() {
   for (const TaskEntry& task : tasks()) {
     const DataSet& set = task.set;
@@ -224,6 +231,8 @@ int describe_data(const DataSet& set, const DataCommandOptions& o, bool statisti
     const int status = questions(set, o.place(), statistics);
     return good ? status : 1;
   }
+  require<NotImplemented>(set.kind != DataKind::tables, "data",
+                          "{} are texts with labels, which are no single sequence", set.id);
   const Corpus corpus = open_corpus(std::string(set.id), o.place(), {o.split, o.tokenizer});
   const std::string unit = corpus.train.symbols < 0 ? corpus.unit + "s" : "tokens";
   print(fmt::format("{:<8}  {}", unit,
@@ -338,7 +347,7 @@ int data_command(int argc, const char* const* argv) {
           line.others.size() > 2 ? line.others[2] : "");
   DataCommandOptions o;
   set_fields(o, line.settings);
-  const DataSet& set = find_task(line.others.size() > 1 ? line.others[1] : "bytes").set;
+  const DataSet& set = listed_set(line.others.size() > 1 ? line.others[1] : "bytes");
   const std::string what = fmt::format("data {} {}", command, set.id);
   const bool questions = set.kind == DataKind::choices || set.kind == DataKind::trivia;
   if (is_generated(set.kind)) require_no_typed(line, {"data", "data_root", "split"}, what);

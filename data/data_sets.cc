@@ -20,7 +20,7 @@ constexpr const char* part_names[] = {"train", "valid", "test"};
 
 using enum DataKind;
 
-/// All data sets but the generated ones, in the order in which they are listed.
+/// All data sets but the generated ones and tables, in the order in which they are listed.
 const std::vector<DataSet> kDataSets = {
     {"bytes", "", bytes, {}, "90/5/5", {-1, -1, -1}, "any file as a sequence of bytes"},
     {"chars", "", chars, {}, "90/5/5", {-1, -1, -1}, "text of a to z and space"},
@@ -211,10 +211,9 @@ std::string path_of(const DataSet& set, const DataPlace& place) {
   require(equals != std::string::npos && equals + 1 < place.data.size(), "data",
           "got \"{}\"; expected --data {}=PATH", place.data, set.id);
   const std::string id = place.data.substr(0, equals);
-  const auto is_given = [&](const DataSet& other) { return other.id == id; };
-  const bool other = std::any_of(kDataSets.begin(), kDataSets.end(), is_given);
-  require(id == set.id, "data", "got data \"{}\" for the task {}; expected --data {}=PATH{}", id,
-          set.id, set.id, other ? fmt::format(", or --task {}", id) : "");
+  require(id == set.id, "data",
+          "got data \"{}\" for the task {}; expected --data {}=PATH, or --task {}", id, set.id,
+          set.id, id);
   return place.data.substr(equals + 1);
 }
 
@@ -262,8 +261,8 @@ bool is_joined(DataKind kind) {
 }
 
 /// Returns the files that a path names: one file, all files of a folder, or a list with commas. If
-/// the name of any file says its split (split_in_name()), files whose names say none belong to the
-/// training split.
+/// there are several and the name of any says its split (split_in_name()), files whose names say
+/// none belong to the training split.
 std::vector<FoundFile> joined_files(const DataSet& set, const std::string& list) {
   std::vector<std::string> paths;
   for (const std::string& path : listed_paths(list)) {

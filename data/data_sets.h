@@ -64,7 +64,8 @@ struct DataSet {
   std::string_view about;
 };
 
-/// Returns all data sets. Those named after a kind come first; they take any file.
+/// Returns all data sets but tables of examples, which tasks of the program read. Those named after
+/// a kind come first; they take any file.
 std::span<const DataSet> data_sets();
 /// Returns what programs show of a generated task as a data set; it has no files.
 DataSet generated_data_set(const SampleTaskEntry& task);

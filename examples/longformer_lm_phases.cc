@@ -1,7 +1,7 @@
 // Longformer's language model in phases (Beltagy et al. 2020, sec. 4.2): each has twice the length
 // and twice the windows of the one before, and half its learning rate and batch. With --direct=true
-// every phase has the length, windows and batch of the last phase, and as many steps as its cost
-// allows.
+// every phase has the length, windows and batch of the last phase, and as many steps as cost the
+// same as that phase of the schedule.
 //   longformer_lm_phases --data runs/data/tinyshakespeare.txt
 #include <algorithm>
 #include <cstdio>

@@ -30,7 +30,7 @@ class OwnRows {
   int64_t first() const { return first_; }
   /// x [B, L, ..] -> the rows of tokens that are here; x may be undefined.
   Tensor of(const Tensor& x) const;
-  /// Sets the position in the context of the layers above to the first of these rows.
+  /// Moves the position in the context of the layers above by the first of these rows.
   void place(LayerContext& ctx) const;
 
   /// This process's share of the mean loss over all targets [B, L], from the mean over its own:

@@ -18,8 +18,8 @@ enum class LossGradient : uint8_t {
   recompute,   ///< in backward, from recomputed logits: four products, x and two values per row
                ///< saved
   in_forward,  ///< while the logits exist: three products, but the gradients are saved
-  automatic    ///< in_forward where it needs no more memory and gives the gradients of recompute up
-               ///< to the factor dy: V <= 4096, not f16, not Reduction::none; else recompute
+  automatic    ///< in_forward where it needs no more memory and has the bits of recompute up to the
+               ///< factor dy: V <= 4096, not f16, not Reduction::none; else recompute
 };
 
 /// Options of cross-entropies. The last three apply to linear_cross_entropy only.

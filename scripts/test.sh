@@ -12,13 +12,13 @@ cd "$(dirname "$0")/.."
 
 preset=dev
 labels=(-L quick)
-options=(-DLONGSPAN_EMULATED_DEVICE=OFF)
+options=(-DLONGSPAN_EMULATED_DEVICE=OFF -DLONGSPAN_UNITY=OFF)
 targets=()
 extra=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --slow) labels=(-L "quick|device|slow"); options=(-DLONGSPAN_EMULATED_DEVICE=ON); targets=(all benchmarks); shift ;;
-    --emulated) labels=(-L device); options=(-DLONGSPAN_EMULATED_DEVICE=ON); shift ;;
+    --slow) labels=(-L "quick|device|slow"); options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_UNITY=OFF); targets=(all benchmarks); shift ;;
+    --emulated) labels=(-L device); options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_UNITY=OFF); shift ;;
     --continuous)
       labels=(-L "quick|device")
       options=(-DLONGSPAN_EMULATED_DEVICE=ON -DLONGSPAN_CUDA=OFF -DLONGSPAN_UNITY=ON)

@@ -65,19 +65,19 @@ TaskEntry entry_of(const SampleTaskEntry& task) {
 
 std::vector<TaskEntry>& entries() {
   static std::vector<TaskEntry> all = [] {
-    std::vector<TaskEntry> list;
-    const auto add_tables = [&list] {
-      for (const auto& [id, about, make] : table_tasks) {
-        list.push_back({{id, "", DataKind::tables, {}, "90/5/5", {-1, -1, -1}, about}, make});
-      }
-    };
+    std::vector<TaskEntry> list, tables;
+    for (const auto& [id, about, make] : table_tasks) {
+      tables.push_back({{id, "", DataKind::tables, {}, "90/5/5", {-1, -1, -1}, about}, make});
+    }
     for (const DataSet& set : data_sets()) {
-      const bool first_generated = is_generated(set.kind) && !is_generated(list.back().set.kind);
-      if (first_generated) add_tables();  // behind the other kinds of files
       const auto sample = std::find_if(sample_tasks().begin(), sample_tasks().end(),
                                        [&](const SampleTaskEntry& t) { return t.id == set.id; });
       list.push_back(sample != sample_tasks().end() ? entry_of(*sample) : entry_of(set));
     }
+    const auto generated = std::find_if(list.begin(), list.end(), [](const TaskEntry& task) {
+      return is_generated(task.set.kind);
+    });
+    list.insert(generated, tables.begin(), tables.end());  // behind the other kinds of files
     return list;
   }();
   return all;

@@ -77,7 +77,7 @@ class TableTask : public TaskFor<Capability> {
   /// Names the options besides `columns`.
   virtual void visit_options(Fields& /*v*/) {}
   /// What the task asks a model for, as in "a tag of each word".
-  virtual std::string_view wanted() const { return {}; }
+  virtual std::string_view wanted() const = 0;
 
  private:
   std::string columns_;  ///< ColumnNames
@@ -178,7 +178,7 @@ class TableData : public TaskData {
       : run_(run), model_(model), maker_(std::move(maker)) {}
   /// The tokens of an example, or the first row of them.
   virtual std::vector<int32_t> tokens_of(const Example& example) const = 0;
-  /// Warns if some of `all` examples, which are `items`, are longer than a row.
+  /// Warns if `cut` of `all` examples are longer than a row. `items`: what they are, as in "texts".
   void warn_of_cut(int64_t cut, int64_t all, std::string_view items) {
     if (cut == 0) return;
     warnings_.push_back(fmt::format("{} of {} {} are cut at {} tokens, --length", cut, all, items,

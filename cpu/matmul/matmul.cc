@@ -320,8 +320,8 @@ struct Chain {
   }
 };
 
-/// Computes the matmuls in one parallel region if none is batched or empty, and matmuls into one c
-/// are divided into equal tasks; otherwise one by one.
+/// Computes the matmuls in one parallel region if none is batched or empty, and all matmuls into
+/// one c are divided in the same way; otherwise one by one.
 void products(std::span<const Product> all) {
   int64_t multiplications = 0;
   bool together = !all.empty();

@@ -28,7 +28,7 @@ void for_each_line(std::string_view text, F&& take) {
   }
 }
 
-uint32_t unsigned_at(std::span<const uint8_t> bytes, size_t at, size_t count) {
+uint32_t little_endian_at(std::span<const uint8_t> bytes, size_t at, size_t count) {
   uint32_t value = 0;
   for (size_t i = 0; i < count; ++i) value |= uint32_t{bytes[at + i]} << (8 * i);
   return value;
@@ -111,18 +111,18 @@ Recording read_wav(std::span<const uint8_t> bytes, const std::string& path) {
   Recording out;
   constexpr size_t head = 8;  // name and length of a chunk
   for (size_t at = 12; at + head <= bytes.size();) {
-    const size_t length = unsigned_at(bytes, at + 4, 4), begin = at + head;
+    const size_t length = little_endian_at(bytes, at + 4, 4), begin = at + head;
     const size_t there = bytes.size() - begin;
     if (is(at, "fmt ")) {
       require<IoError>(length >= 16 && length <= there, "wav", "{}: the format is cut off", path);
-      const uint32_t kind = unsigned_at(bytes, begin, 2),
-                     channels = unsigned_at(bytes, begin + 2, 2),
-                     bits = unsigned_at(bytes, begin + 14, 2);
+      const uint32_t kind = little_endian_at(bytes, begin, 2),
+                     channels = little_endian_at(bytes, begin + 2, 2),
+                     bits = little_endian_at(bytes, begin + 14, 2);
       require<IoError>(kind == 1 && channels == 1 && bits == 16, "wav",
                        "{} has format {}, {} channels and {} bits; expected PCM (1), one channel "
                        "and 16 bits",
                        path, kind, channels, bits);
-      out.rate = unsigned_at(bytes, begin + 4, 4);
+      out.rate = little_endian_at(bytes, begin + 4, 4);
     } else if (is(at, "data")) {
       require<IoError>(out.rate > 0, "wav", "{} has samples and no format before them", path);
       require<IoError>(length <= there && length % 2 == 0, "wav",
@@ -130,7 +130,7 @@ Recording read_wav(std::span<const uint8_t> bytes, const std::string& path) {
                        there, length);
       out.samples.resize(length / 2);
       for (size_t i = 0; i < out.samples.size(); ++i) {
-        out.samples[i] = static_cast<int16_t>(unsigned_at(bytes, begin + 2 * i, 2));
+        out.samples[i] = static_cast<int16_t>(little_endian_at(bytes, begin + 2 * i, 2));
       }
       return out;
     }

@@ -18,7 +18,6 @@
 #include "data/unicode/unicode.h"
 
 namespace longspan {
-namespace {}  // namespace
 
 class HubTokenizer::Pipeline {
  public:

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kTokenizer = "tokenizer";
+constexpr const char* kCharsmapOp = "tokenizer";
 constexpr int32_t joiner = 0x200D;
 
 bool is_regional(int32_t c) { return c >= 0x1F1E6 && c <= 0x1F1FF; }
@@ -92,12 +92,12 @@ size_t cluster_end(std::string_view text, size_t begin) {
 CharacterRules::CharacterRules(std::string data) : data_(std::move(data)) {
   uint32_t bytes = 0;
   constexpr const char* broken = "the rules for characters (precompiled_charsmap) are broken";
-  require(data_.size() > sizeof bytes, kTokenizer, "{}: they have {} bytes", broken, data_.size());
+  require(data_.size() > sizeof bytes, kCharsmapOp, "{}: they have {} bytes", broken, data_.size());
   std::memcpy(&bytes, data_.data(), sizeof bytes);
   texts_ = sizeof bytes + bytes;
-  require(bytes >= 4 && bytes % 4 == 0 && texts_ <= data_.size(), kTokenizer,
+  require(bytes >= 4 && bytes % 4 == 0 && texts_ <= data_.size(), kCharsmapOp,
           "{}: {} bytes of a trie in {} bytes", broken, bytes, data_.size());
-  require(is_utf8(std::string_view(data_).substr(texts_)), kTokenizer, "{}: a text is no UTF-8",
+  require(is_utf8(std::string_view(data_).substr(texts_)), kCharsmapOp, "{}: a text is no UTF-8",
           broken);
   units_.resize(bytes / 4);
   std::memcpy(units_.data(), data_.data() + sizeof bytes, bytes);
@@ -182,7 +182,7 @@ void CharacterRules::apply(const AlignedText& text, AlignedText& to) const {
       changes.push_back({by.substr(at, length_at(by, at)), 0});
       at += changes.back().character.size();
     }
-    require(changes.size() <= text.limit, kTokenizer,
+    require(changes.size() <= text.limit, kCharsmapOp,
             "a text grows to {} characters by the rules for characters; expected at most {}",
             changes.size(), text.limit);
     for (int i = 0; i < more; ++i) changes[changes.size() - 1 - static_cast<size_t>(i)].change = 1;

@@ -21,8 +21,8 @@ Tensor averaging(int64_t width, int64_t rate, const Tensor& like) {
   return to_device(cast(contiguous(w), like.dtype()), like.device());
 }
 
-/// Returns `n` rows for each sample: the rows with the largest usage, one for each of its groups,
-/// after rows of zeros if it has fewer groups.
+/// Returns `n` rows for each sample: the rows with the largest usage, as many as it has groups,
+/// after rows of zeros if those are fewer.
 Tensor most_used(const OldRows& old, int64_t n) {
   const Device device = old.rows.device();
   const int64_t count = old.rows.dim(1);

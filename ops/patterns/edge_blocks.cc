@@ -289,8 +289,8 @@ class EdgeBlocks::Slots {
 };
 
 void EdgeBlocks::fill(EdgeLayout& to) {
-  // Blocks that begin with the same keys become adjacent, so that the keys are still in a cache: in
-  // a tree, spans follow the leaves that they cover.
+  // Blocks whose first runs end at the same key become adjacent, so that the keys are still in a
+  // cache: in a tree, spans follow the leaves that they cover.
   std::ranges::stable_sort(blocks_, {}, &Block::reach);
   std::vector<int32_t> blocks, parts, strip_rows;
   Slots slots;

@@ -45,7 +45,7 @@ RunConfig expire_span_config(const Folder& folder,
   return make_config(settings);
 }
 
-std::vector<std::vector<double>> memory_values(const SegmentMemory& memory) {
+std::vector<std::vector<double>> memory_in_f64(const SegmentMemory& memory) {
   std::vector<std::vector<double>> all;
   for (const NamedTensor& t : named_tensors(memory)) {
     all.push_back(to_device(cast(t.tensor.detach(), DType::f64), {}).to_vector<double>());
@@ -72,7 +72,7 @@ TEST(ExpireSpanRuns, HaveTheSameBitsInRecordedSteps) {
       EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
     }
     EXPECT_EQ(replayed.steps.refusal(), "");
-    EXPECT_EQ(memory_values(replayed.memories[0]), memory_values(plain.memories[0]));
+    EXPECT_EQ(memory_in_f64(replayed.memories[0]), memory_in_f64(plain.memories[0]));
   }
 }
 
@@ -83,10 +83,10 @@ TEST(ExpireSpanRuns, BeginAnewWithTheNextEpoch) {
         folder, {{"length", "60"}, {"batch", "15"}, {"model.phantom_zero_memory", phantom}}));
     r.take(0);
     const SegmentMemory empty = empty_memory(*r.run.model, 15);
-    EXPECT_NE(memory_values(r.memories[0]), memory_values(empty));
+    EXPECT_NE(memory_in_f64(r.memories[0]), memory_in_f64(empty));
     int64_t step = 1;
     while (!r.data->reset(step)) ++step;
-    EXPECT_EQ(memory_values(forget(r.memories[0], r.data->reset(step))), memory_values(empty));
+    EXPECT_EQ(memory_in_f64(forget(r.memories[0], r.data->reset(step))), memory_in_f64(empty));
   }
 }
 

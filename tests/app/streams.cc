@@ -41,7 +41,7 @@ RunConfig stream_config(const Folder& folder, int64_t accumulate = 1, const char
   return make_config(settings);
 }
 
-std::vector<std::vector<float>> values_of_memories(const std::vector<SegmentMemory>& memories) {
+std::vector<std::vector<float>> memories_in_f32(const std::vector<SegmentMemory>& memories) {
   std::vector<std::vector<float>> all;
   for (const SegmentMemory& m : memories) {
     for (const NamedTensor& t : named_tensors(m)) {
@@ -54,13 +54,13 @@ std::vector<std::vector<float>> values_of_memories(const std::vector<SegmentMemo
 TEST(StreamsOfARun, PassTheMemoryOnAfterAnUpdateOrASkippedStep) {
   const Folder folder;
   SteppedRun r(stream_config(folder));
-  const auto before = values_of_memories(r.memories);
+  const auto before = memories_in_f32(r.memories);
   r.steps.gradients(0, 8, 1);
-  EXPECT_EQ(values_of_memories(r.memories), before);  // a step that fails can be taken again
+  EXPECT_EQ(memories_in_f32(r.memories), before);  // a step that fails can be taken again
   r.optimizer->clear_gradients();
   r.steps.gradients(0, 8, 1);
   r.steps.pass_memories_on();
-  EXPECT_NE(values_of_memories(r.memories), before);
+  EXPECT_NE(memories_in_f32(r.memories), before);
   EXPECT_EQ(r.memories[0].position, 6);
   r.optimizer->clear_gradients();
   const double with = r.take(1);
@@ -99,7 +99,7 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   EXPECT_FALSE(r.data->reset(1));
   ASSERT_TRUE(r.data->reset(2));
   const SegmentMemory next = forget(r.memories[0], r.data->reset(2));
-  EXPECT_EQ(values_of_memories({next}), values_of_memories({empty}));
+  EXPECT_EQ(memories_in_f32({next}), memories_in_f32({empty}));
   r.take(1);
   const int64_t bytes = memory_tracker().live()[Category::memory];
   // Step 2 reads what it would read after an empty memory: its loss is that of the data by hand.
@@ -126,7 +126,7 @@ TEST(StreamsOfARun, HaveTheSameBitsInRecordedSteps) {
         EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
       }
       EXPECT_EQ(replayed.steps.refusal(), "");
-      EXPECT_EQ(values_of_memories(replayed.memories), values_of_memories(plain.memories));
+      EXPECT_EQ(memories_in_f32(replayed.memories), memories_in_f32(plain.memories));
     }
   }
 }
@@ -175,8 +175,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
         {.config = std::move(c)});
   };
   const Prepared same = prepared(with(6, 3, 2, 1), at);
-  EXPECT_NE(values_of_memories(same.memories),
-            values_of_memories({empty_memory(*same.run.model, 3)}));
+  EXPECT_NE(memories_in_f32(same.memories), memories_in_f32({empty_memory(*same.run.model, 3)}));
   EXPECT_EQ(same.remarks, std::vector<std::string>{"save_every is 1, and was 5"});
   const std::tuple<int64_t, int64_t, int64_t, uint64_t, const char*> cases[] = {
       {4, 3, 2, 1, "length"},
@@ -191,7 +190,7 @@ TEST(StreamsOfARun, BeginAnewWhereTheyCannotGoOn) {
                           what));
     std::vector<SegmentMemory> empty;
     for (int64_t i = 0; i < accumulate; ++i) empty.push_back(empty_memory(*other.run.model, batch));
-    EXPECT_EQ(values_of_memories(other.memories), values_of_memories(empty));
+    EXPECT_EQ(memories_in_f32(other.memories), memories_in_f32(empty));
     const TrainingRun fresh(with(length, batch, accumulate, seed), "");
     const auto data = open_task_data(fresh);
     data->prepare();

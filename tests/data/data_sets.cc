@@ -229,10 +229,11 @@ TEST(DataSets, AreFoundAndMissing) {
   EXPECT_TRUE(contains(message_of<ValueError>([&] { open_corpus("enwik8", {}); }),
                        "--data enwik8=PATH, --data-root DIR or LONGSPAN_DATA"));
   EXPECT_TRUE(contains(message_of<ValueError>([&] { open_corpus("dna", {}); }), "--data dna=FILE"));
-  EXPECT_TRUE(contains(message_of<ValueError>([&] {
-                         open_corpus("dna", {"", "bytes=x"});
-                       }),
-                       "got data \"bytes\" for the task dna"));
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] {
+                 open_corpus("dna", {"", "bytes=x"});
+               }),
+               "got data \"bytes\" for the task dna; expected --data dna=PATH, or --task bytes"));
   setenv("LONGSPAN_DATA", folder.path().c_str(), 1);
   EXPECT_TRUE(missing_files(find_data_set("war-and-peace"), {}).find("valid.txt") ==
               std::string::npos);

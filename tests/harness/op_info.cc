@@ -638,8 +638,9 @@ void test_parity(const OpInfo& op, Device device) {
     for (const Sample& s : op.samples) {
       for (const Layout layout : layouts_for(op, s)) check_parity(op, s, dtype, layout, device);
     }
-    // The guarded device takes long for these; the emulated one computes them in every dtype.
-    if (guarded && dtype != op.dtypes.front()) continue;
+    // The guarded device takes long for these. Kernels access memory alike in f32 and f64, and in
+    // f16 and bf16.
+    if (guarded && (dtype == DType::f64 || dtype == DType::bf16)) continue;
     for (const Sample& s : op.large) check_parity(op, s, dtype, Layout::contiguous, device);
   }
 }

@@ -26,7 +26,7 @@
 namespace longspan::test {
 namespace {
 
-const Init from_3{.gen = Generator{3}, .dtype = DType::f64};
+const Init adaptive_init{.gen = Generator{3}, .dtype = DType::f64};
 
 /// tests/oracles/adaptive: its layout has no projection before the first softmax, and stores that
 /// of a tail as a linear layer.
@@ -42,7 +42,7 @@ TEST(AdaptiveSoftmax, AgreesWithPyTorch) {
     }
     o.cutoffs = golden["input.cutoffs"].to_vector<int64_t>();
     const Tensor head_bias = golden["parameter.head.bias"];
-    AdaptiveSoftmax model(o, {.bias = bool(head_bias)}, from_3);
+    AdaptiveSoftmax model(o, {.bias = bool(head_bias)}, adaptive_init);
     std::vector<double> unit;
     for (int64_t i = 0; i < o.d_model * o.d_model; ++i) unit.push_back(i % (o.d_model + 1) == 0);
     assign(model.projections[0].weight, unit);
@@ -123,7 +123,7 @@ std::vector<std::pair<const char*, TransformerConfig>> decoders() {
 TEST(AdaptiveDecoder, GradientsOfEveryParameter) {
   for (const auto& [name, c] : decoders()) {
     SCOPED_TRACE(name);
-    Transformer model(c, from_3);
+    Transformer model(c, adaptive_init);
     randomise(model, 0.3, 4);
     const Tensor tokens = some_tokens(2, 5, 40), targets = some_tokens(2, 5, 40, 2);
     const Pass pass{.training = true, .gen = Generator{2}};
@@ -136,7 +136,7 @@ TEST(AdaptiveDecoder, GradientsOfEveryParameter) {
 TEST(AdaptiveDecoder, DecodesTokenByTokenWhatItPredictsAtOnce) {
   for (const auto& [name, c] : decoders()) {
     SCOPED_TRACE(name);
-    const Transformer model(c, from_3);
+    const Transformer model(c, adaptive_init);
     const Tensor tokens = some_tokens(2, 7, 40), targets = some_tokens(2, 7, 40, 2);
     const Tensor all = model.logits(tokens, {});  // [2, 7, 40]
     EXPECT_LT(distance(sum(exp(all), {2}), ones({2, 7}, DType::f64)), 1e-14);

@@ -22,7 +22,7 @@
 namespace longspan::test {
 namespace {
 
-constexpr int64_t T = B * L, H = 2;  // as in small_stack.h
+constexpr int64_t T = B * L, H = 2;  // tokens, and heads of small_block()
 
 const std::vector<const char*> bitwise_policies = {"checkpoint",
                                                    "checkpoint:2",

@@ -8,6 +8,7 @@
 #include "core/generator.h"
 #include "data/data_sets.h"
 #include "data/io/json.h"
+#include "tests/harness/messages.h"
 #include "tests/system/program.h"
 #include "train/log.h"
 #include "train/state.h"
@@ -283,6 +284,15 @@ TEST_F(Data, GenerateSaysWhatItCannotWrite) {
   const Outcome text = run({"generate", "--out", folder / "run-charsletters0", "--prompt", "abc ab",
                             "--tokens", "6", "--temperature", "0"});
   EXPECT_EQ(text.out, "abc abc abc \n");
+}
+
+TEST_F(Data, TablesAreListedAndNoSingleSequence) {
+  EXPECT_TRUE(contains(run({"data", "list"}).out, "\nclasses  "));
+  const Outcome o = run({"data", "check", "classes", "--data", "classes=" + (folder / "letters")});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_TRUE(contains(o.err, "classes are texts with labels")) << o.err;
+  const Outcome unknown = run({"data", "check", "enwik9"});
+  EXPECT_TRUE(contains(unknown.err, "there is no data set \"enwik9\"")) << unknown.err;
 }
 
 TEST_F(Data, CheckTellsWhatIsThere) {

@@ -205,7 +205,8 @@ TEST_F(HubClassifier, GetsAnyHead) {
   write(folder / "line", "w5 w6 w7\n");
   const Outcome tagged = must({"predict", "--out", folder / "hub-tags", folder / "line"});
   EXPECT_EQ(std::count(tagged.out.begin(), tagged.out.end(), ' '), 2);
-  refused({"predict", "--out", folder / "hub-spans", folder / "line"}, {"predictions are of"});
+  refused({"predict", "--out", folder / "hub-spans", folder / "line"},
+          {"predictions are of the tasks classes, pairs, regression, tags, choice;"});
   refused(
       {"answer", "--out", folder / "hub-tags", "--document", folder / "text", "--question", "w5"},
       {"answers are found"});

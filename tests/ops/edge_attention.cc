@@ -26,7 +26,8 @@ enum EdgeKind {
   root,        // the same, its root alone
   two_trees,   // tokens of the first and the second, k
   some_nodes,  // tokens, k: nodes one by one
-  by_hand      // runs of every kind, rows without keys
+  by_hand,     // runs of every kind, rows without keys
+  wide_rows    // single rows of more keys than are computed at a time
 };
 
 std::shared_ptr<const EdgeLayout> hand_made() {
@@ -46,10 +47,21 @@ std::shared_ptr<const EdgeLayout> hand_made() {
   return builder.build(12, 10);
 }
 
+std::shared_ptr<const EdgeLayout> rows_of_many_keys() {
+  EdgeLayoutBuilder builder;
+  const auto one = [](int64_t label) { return EdgeLayoutBuilder::one_label(label); };
+  for (int64_t i = 0; i < 6; ++i) {
+    builder.add_row(std::vector<EdgeRun>{{i, 150, one(0)}, {200, 400 - i, one(1)}});
+    builder.end_group();
+  }
+  return builder.build(600, 2);
+}
+
 std::shared_ptr<const EdgeLayout> layout_of(std::span<const double> numbers) {
   const auto n = [&](size_t i) { return static_cast<int64_t>(numbers[i]); };
   const auto kind = static_cast<EdgeKind>(n(0));
   if (kind == by_hand) return hand_made();
+  if (kind == wide_rows) return rows_of_many_keys();
   if (kind == two_trees) return tree_edges(std::vector{n(1), n(2)}, {.k = n(3), .clip = 1});
   if (kind == some_nodes) {
     std::vector<int64_t> nodes;
@@ -204,7 +216,8 @@ const Registered edge_attention_once_info = OpInfo{
     .samples = {edge_sample("by hand", {by_hand}, 1, 2, 3, 4),
                 edge_sample("by hand without labels", {by_hand}, 1, 1, 3, 2, false),
                 edge_sample("some nodes", {some_nodes, 20, 2}, 1, 1, 3, 3)},
-    .large = {edge_sample("large", {some_nodes, 300, 4}, 2, 2, 32, 32)},
+    .large = {edge_sample("large", {some_nodes, 300, 4}, 2, 2, 32, 32),
+              edge_sample("wide rows", {wide_rows}, 2, 2, 16, 24)},
     .saved_bytes = saved_bytes,
     .unrecorded = true,
     .nan = {.inputs = {0}},

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "app/pictures.h"
 #include "app/step.h"
 #include "app/training_steps.h"
 #include "core/graph.h"
@@ -251,6 +252,10 @@ TEST(Pictures, OfAModelWithoutAttentionMapsAreTheOthers) {
   train_run(clusters_config(), folder / "run");
   EXPECT_TRUE(std::filesystem::exists(folder / "run/pictures/loss.png"));
   EXPECT_FALSE(std::filesystem::exists(folder / "run/pictures/attention.png"));
+  const TrainingRun run(clusters_config(), folder / "run");
+  const auto data = open_task_data(run);
+  ASSERT_FALSE(data->first_tokens(12).empty());
+  EXPECT_FALSE(draw_attention(run, *data));
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ void CompletionTask::require_suited(const RunConfig& c, const LanguageModel& mod
   if (suits(model)) return;
   refuse_without<ContinuesSequences>(
       c, model,
-      fmt::format("{} asks for {}, and {} continues nothing", c.task, wanted(), c.model_name));
+      fmt::format("{} asks for what follows a prompt, and {} continues nothing", c.task,
+                  c.model_name));
 }
 
 TaskSizes CompletionTask::sizes(const RunConfig& c, const LanguageModel& /*model*/) const {

@@ -23,9 +23,6 @@ class CompletionTask final : public TableTask<ContinuesSequences> {
   std::unique_ptr<TaskData> open(const TrainingRun& run, bool reads) const override;
   bool splits_sequences() const override { return true; }
   LanguageModel::Losses synthetic_loss(const SyntheticStep& step) const override;
-
- private:
-  std::string_view wanted() const override { return "what follows a prompt"; }
 };
 
 /// Data of a run of CompletionTask.

@@ -28,7 +28,6 @@ class SummaryTask final : public TableTask<WritesSequences> {
 
  private:
   void visit_options(Fields& v) override;
-  std::string_view wanted() const override { return "summaries of documents"; }
   PairOptions options(const LanguageModel& model) const;
 
   int64_t target_length_ = 0;

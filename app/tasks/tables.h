@@ -77,7 +77,7 @@ class TableTask : public TaskFor<Capability> {
   /// Names the options besides `columns`.
   virtual void visit_options(Fields& /*v*/) {}
   /// What the task asks a model for, as in "a tag of each word".
-  virtual std::string_view wanted() const = 0;
+  virtual std::string_view wanted() const { return Capability::capability; }
 
  private:
   std::string columns_;  ///< ColumnNames
